@@ -1,0 +1,114 @@
+package engine
+
+// flat is an operand of contiguous rows.
+func flat(name string, b Buffer, rows, cols int) Operand {
+	return Operand{name, b, 0, cols, rows, cols}
+}
+
+func strided(name string, v View, rows, cols int) Operand {
+	return Operand{name, v.Buffer, v.Offset, v.Stride, rows, cols}
+}
+
+// weight is a matrix and, if it has one, its row scale.
+func weight(m Matrix) []Operand {
+	in := []Operand{flat("w", m.Buffer, m.Rows, m.Cols)}
+	if m.Scale != nil {
+		in = append(in, flat("scale", m.Scale, 1, m.Rows))
+	}
+	return in
+}
+
+// Operands is documented at Op.
+func (o *Embed) Operands() (out, in []Operand) {
+	return []Operand{flat("out", o.Out, o.Rows(), o.W.Cols)},
+		append([]Operand{flat("ids", o.IDs, 1, o.Rows())}, weight(o.W)...)
+}
+
+// Operands is documented at Op.
+func (o *RMSNorm) Operands() (out, in []Operand) {
+	width := o.Heads * o.Dim
+	return []Operand{flat("out", o.Out, o.Rows(), width)},
+		[]Operand{strided("x", o.X, o.Rows(), width), flat("w", o.W, 1, o.Dim)}
+}
+
+// Operands is documented at Op.
+func (o *Linear) Operands() (out, in []Operand) {
+	in = append([]Operand{flat("x", o.X, o.Rows(), o.W.Cols)}, weight(o.W)...)
+	if o.Bias != nil {
+		in = append(in, flat("bias", o.Bias, 1, o.W.Rows))
+	}
+	return []Operand{flat("out", o.Out, o.Rows(), o.W.Rows)}, in
+}
+
+// Operands is documented at Op.
+func (o *RoPE) Operands() (out, in []Operand) {
+	width := o.Heads * o.Dim
+	return []Operand{flat("out", o.Out, o.Rows(), width)}, []Operand{strided("x", o.X, o.Rows(), width),
+		{"table", o.Table, o.In.Pos * o.RotaryDim, o.RotaryDim, o.Rows(), o.RotaryDim}}
+}
+
+// Operands is documented at Op.
+func (o *KVWrite) Operands() (out, in []Operand) {
+	row := func(name string, b Buffer) Operand {
+		return Operand{name, b, o.In.Pos * o.Width, o.Width, o.Rows(), o.Width}
+	}
+	return []Operand{row("kcache", o.KCache), row("vcache", o.VCache)},
+		[]Operand{strided("k", o.K, o.Rows(), o.Width), strided("v", o.V, o.Rows(), o.Width)}
+}
+
+// Keys gives, for a pass, the first key that any row attends to, the number of keys that row 0 attends to, and
+// the number of keys that the last row attends to, which is the width of a row of scores.
+func (a Attention) Keys(p *Pass) (from, first, width int) {
+	from, to := p.Keys(a.Window)
+	return from, to - from, to - from + p.Rows - 1
+}
+
+// cache is the rows of a KV cache that a pass attends to.
+func (a Attention) cache(name string, b Buffer, p *Pass) Operand {
+	from, _, width := a.Keys(p)
+	row := a.KVHeads * a.Dim
+	return Operand{name, b, from * row, row, width, row}
+}
+
+// scores is a buffer [Heads, rows, keys].
+func (a Attention) scores(name string, b Buffer, p *Pass) Operand {
+	_, _, width := a.Keys(p)
+	return flat(name, b, a.Heads*p.Rows, width)
+}
+
+// Operands is documented at Op.
+func (o *Scores) Operands() (out, in []Operand) {
+	return []Operand{o.scores("out", o.Out, o.In)},
+		[]Operand{strided("q", o.Q, o.Rows(), o.Heads*o.Dim), o.cache("k", o.K, o.In)}
+}
+
+// Operands is documented at Op.
+func (o *Softmax) Operands() (out, in []Operand) {
+	return []Operand{o.scores("out", o.Out, o.In)}, []Operand{o.scores("x", o.X, o.In)}
+}
+
+// Operands is documented at Op.
+func (o *Context) Operands() (out, in []Operand) {
+	return []Operand{flat("out", o.Out, o.Rows(), o.Heads*o.Dim)},
+		[]Operand{o.scores("p", o.P, o.In), o.cache("v", o.V, o.In)}
+}
+
+// Operands is documented at Op.
+func (o *Activate) Operands() (out, in []Operand) {
+	in = []Operand{flat("gate", o.Gate, o.Rows(), o.Dim)}
+	if o.Up != nil {
+		in = append(in, flat("up", o.Up, o.Rows(), o.Dim))
+	}
+	return []Operand{flat("out", o.Out, o.Rows(), o.Dim)}, in
+}
+
+// Operands is documented at Op.
+func (o *Add) Operands() (out, in []Operand) {
+	return []Operand{flat("out", o.Out, o.Rows(), o.Dim)},
+		[]Operand{flat("a", o.A, o.Rows(), o.Dim), flat("b", o.B, o.Rows(), o.Dim)}
+}
+
+// Operands is documented at Op.
+func (o *SoftCap) Operands() (out, in []Operand) {
+	return []Operand{flat("out", o.Out, o.Rows(), o.Dim)}, []Operand{flat("x", o.X, o.Rows(), o.Dim)}
+}
