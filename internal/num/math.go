@@ -4,8 +4,8 @@ import "math"
 
 // The functions below compute in float64 with operations whose result IEEE 754 fixes, in a fixed order, and spell every
 // product as float64(a*b), which the language forbids to fuse with a following addition. So they give the same bits
-// on every machine, which math.Exp and its kin do not promise. Their relative error is a few 2^-50: a result rounded
-// to float32 is the correctly rounded one but for about one argument in 10^7.
+// on every machine, which math.Exp and its kin do not promise. Their relative error is below 1e-12 (TestFunctions), so
+// a result rounded to float32 is the correctly rounded one but for about one argument in 10^5.
 
 // FMA is a·b + c rounded once to float32, exactly, whatever the machine offers.
 func FMA(a, b, c float32) float32 {
@@ -69,6 +69,25 @@ func Exp(x float64) float64 {
 	}
 	return float64(p * math.Float64frombits(uint64(1023+int(k))<<52))
 }
+
+// Log is the natural logarithm of a positive, normal x.
+func Log(x float64) float64 {
+	m, e := math.Frexp(x) // x = m·2^e, m in [0.5, 1)
+	if m < math.Sqrt2/2 {
+		m, e = 2*m, e-1
+	}
+	// ln m = 2·atanh(s), s = (m-1)/(m+1), |s| ≤ 0.1716: the series' rest after s^21 is below 1e-18.
+	s := (m - 1) / (m + 1)
+	z := float64(s * s)
+	p := 1.0 / 21
+	for n := 19.0; n > 0; n -= 2 {
+		p = float64(p*z) + 1/n
+	}
+	return float64(float64(e)*math.Ln2) + float64(float64(2*s)*p)
+}
+
+// Pow is base^exponent for a positive, normal base.
+func Pow(base, exponent float64) float64 { return Exp(float64(exponent * Log(base))) }
 
 // Tanh is the hyperbolic tangent. It never forms a quotient of infinities, whatever x is.
 func Tanh(x float64) float64 {

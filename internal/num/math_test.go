@@ -77,6 +77,8 @@ func TestFunctions(t *testing.T) {
 		{"tanh", Tanh, math.Tanh, -25, 25, 0},
 		{"tanh", Tanh, math.Tanh, -2e-3, 2e-3, 0},
 		{"erf", Erf, math.Erf, -7, 7, 0},
+		{"log", Log, math.Log, 1e-3, 1e7, 1e-15},
+		{"10000^", func(x float64) float64 { return Pow(10000, x) }, func(x float64) float64 { return math.Pow(10000, x) }, 0, 1, 0},
 		{"sin", Sin, math.Sin, -8, 8, 1e-15},
 		{"cos", Cos, math.Cos, -131072, 131072, 1e-15},
 		{"sin", Sin, math.Sin, -131072, 131072, 1e-15},
