@@ -1,0 +1,212 @@
+package tokenizer
+
+import (
+	"fmt"
+	"unicode/utf8"
+)
+
+// A model is a byte-pair encoding (arXiv:1508.07909): a vocabulary and the merges, in order of priority,
+// that build its longer tokens out of characters.
+type model struct {
+	ids    map[string]int32
+	tokens map[int32]string
+	merges map[pair]merge
+
+	unk          int32 // what an unknown character becomes; -1: it vanishes
+	unkText      string
+	fuseUnk      bool // neighbouring unknown characters become one unk
+	byteFallback bool // an unknown character becomes the tokens <0xNN> of its UTF-8 bytes
+	ignoreMerges bool // a word that is a token as a whole is that token
+	byteTokens   [256]int32
+}
+
+type pair struct{ left, right int32 }
+
+// A merge is what a pair becomes, and when: low ranks first.
+type merge struct{ rank, id int32 }
+
+func (m *model) setUnknown(token *string) {
+	if token == nil {
+		return
+	}
+	m.unkText = *token
+	if id, ok := m.ids[*token]; ok {
+		m.unk = id
+	}
+}
+
+func (m *model) setByteTokens() {
+	for b := range m.byteTokens {
+		id, ok := m.ids[fmt.Sprintf("<0x%02X>", b)]
+		if !ok {
+			id = -1
+		}
+		m.byteTokens[b] = id
+	}
+}
+
+// A symbol is a token in the making. The symbols of a word form a list linked by index; a symbol that has been
+// merged into its left neighbour is dead.
+type symbol struct {
+	id         int32
+	prev, next int32 // -1 at the ends
+	dead       bool
+}
+
+// A candidate says that the symbol at position and its right neighbour could become token id. It is stale
+// if, when its turn comes, that is no longer so.
+type candidate struct {
+	key uint64 // rank<<32 | position: lower rank first, then further left
+	id  int32
+}
+
+// A merger encodes words, one after the other, into ids; its other fields are scratch.
+type merger struct {
+	*model
+	ids     []int32
+	symbols []symbol
+	queue   candidates
+}
+
+// word appends the tokens of one pre-tokenized word. The queue makes it n·log n in the word's length, which
+// matters: for Gemma a whole text is one word.
+func (m *merger) word(w string) {
+	if m.ignoreMerges {
+		if id, ok := m.model.ids[w]; ok {
+			m.ids = append(m.ids, id)
+			return
+		}
+	}
+	m.split(w)
+	for i := range m.symbols {
+		m.symbols[i].prev = int32(i - 1)
+		m.symbols[i].next = int32(i + 1)
+	}
+	if n := len(m.symbols); n > 0 {
+		m.symbols[n-1].next = -1
+	}
+	for i := range m.symbols {
+		m.propose(int32(i))
+	}
+	for len(m.queue) > 0 {
+		m.apply(m.queue.pop())
+	}
+	for i := range m.symbols {
+		if !m.symbols[i].dead {
+			m.ids = append(m.ids, m.symbols[i].id)
+		}
+	}
+}
+
+// split fills symbols with the characters of w. A run of unknown characters is written down only when a
+// known one follows: so does the library that these files come from, and with byte fallback it shows.
+func (m *merger) split(w string) {
+	m.symbols = m.symbols[:0]
+	unknown := false
+	for i, n := 0, 0; i < len(w); i += n {
+		_, n = utf8.DecodeRuneInString(w[i:])
+		id, ok := m.model.ids[w[i:i+n]]
+		switch {
+		case ok:
+			if unknown {
+				m.symbols = append(m.symbols, symbol{id: m.unk})
+				unknown = false
+			}
+			m.symbols = append(m.symbols, symbol{id: id})
+		case m.byteFallback && m.fallback(w[i:i+n]):
+		case m.unk >= 0:
+			if unknown && !m.fuseUnk {
+				m.symbols = append(m.symbols, symbol{id: m.unk})
+			}
+			unknown = true
+		}
+	}
+	if unknown {
+		m.symbols = append(m.symbols, symbol{id: m.unk})
+	}
+}
+
+// fallback appends the byte tokens of one character, if the vocabulary has them all.
+func (m *merger) fallback(char string) bool {
+	for _, b := range []byte(char) {
+		if m.byteTokens[b] < 0 {
+			return false
+		}
+	}
+	for _, b := range []byte(char) {
+		m.symbols = append(m.symbols, symbol{id: m.byteTokens[b]})
+	}
+	return true
+}
+
+// propose queues the merge of the symbol at i with its right neighbour, if there is one.
+func (m *merger) propose(i int32) {
+	if g, ok := m.mergeAt(i); ok {
+		m.queue.push(candidate{key: uint64(g.rank)<<32 | uint64(i), id: g.id})
+	}
+}
+
+func (m *merger) mergeAt(i int32) (merge, bool) {
+	s := m.symbols[i]
+	if s.dead || s.next < 0 {
+		return merge{}, false
+	}
+	g, ok := m.merges[pair{s.id, m.symbols[s.next].id}]
+	return g, ok
+}
+
+func (m *merger) apply(c candidate) {
+	i := int32(uint32(c.key))
+	if g, ok := m.mergeAt(i); !ok || g.id != c.id {
+		return
+	}
+	s := &m.symbols[i]
+	right := &m.symbols[s.next]
+	s.id, s.next = c.id, right.next
+	right.dead = true
+	if s.next >= 0 {
+		m.symbols[s.next].prev = i
+	}
+	m.propose(i)
+	if s.prev >= 0 {
+		m.propose(s.prev)
+	}
+}
+
+// candidates is a binary heap, the smallest key at the root.
+type candidates []candidate
+
+func (h *candidates) push(c candidate) {
+	a := append(*h, c)
+	i := len(a) - 1
+	for i > 0 && c.key < a[(i-1)/2].key {
+		a[i] = a[(i-1)/2]
+		i = (i - 1) / 2
+	}
+	a[i] = c
+	*h = a
+}
+
+func (h *candidates) pop() candidate {
+	a := *h
+	top, last := a[0], a[len(a)-1]
+	a = a[:len(a)-1]
+	*h = a
+	if len(a) == 0 {
+		return top
+	}
+	i := 0
+	for {
+		child := 2*i + 1
+		if child+1 < len(a) && a[child+1].key < a[child].key {
+			child++
+		}
+		if child >= len(a) || last.key <= a[child].key {
+			break
+		}
+		a[i] = a[child]
+		i = child
+	}
+	a[i] = last
+	return top
+}
