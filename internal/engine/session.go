@@ -1,0 +1,190 @@
+package engine
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+
+	"llmrun/internal/num"
+)
+
+// blockRows is how many tokens of a prompt run through the layers at once. Rows do not depend on each other but through the
+// KV cache, so it changes the memory that a prompt needs and nothing else.
+const blockRows = 128
+
+// Session is one text in the making: a KV cache, the buffers between ops, and the program that runs over them.
+// One goroutine uses it at a time.
+type Session struct {
+	// Tap, if it is set, sees every op right after it was run. It reads buffers through their Host, which waits.
+	Tap func(Op)
+
+	decoder  *Decoder
+	pass     *Pass
+	capacity int
+	pos      int // tokens seen
+	step     int // of the next pass
+	ids      Buffer
+	body     []Op // embeddings and layers
+	head     []Op // final norm to logits
+	logits   Buffer
+	tables   []*rotaryTable
+	ct2Rows  int // rows of CTranslate2's rotary table now
+	out      []float32
+}
+
+// rotaryTable is the angles that layers with equal rotary options share.
+type rotaryTable struct {
+	angles
+	buffer Buffer // float32 [capacity, dim]
+}
+
+// NewSession makes room for capacity tokens, prompt and generated ones together.
+func (d *Decoder) NewSession(capacity int) (*Session, error) {
+	if capacity < 1 {
+		return nil, fmt.Errorf("new session: want room for at least 1 token, got %d", capacity)
+	}
+	s := &Session{decoder: d, capacity: capacity, pass: &Pass{}, out: make([]float32, d.Vocabulary)}
+	if err := s.build(); err != nil {
+		return nil, fmt.Errorf("new session of %d tokens: %w", capacity, err)
+	}
+	return s, nil
+}
+
+// Reset forgets the text. The cache's old rows stay in memory; no op reads them before they are written anew.
+func (s *Session) Reset() error {
+	for _, t := range s.tables {
+		if t.switchesAt(0, s.ct2Rows) {
+			if err := t.fill(s.capacity, 0); err != nil {
+				return err
+			}
+		}
+	}
+	s.pos, s.step, s.ct2Rows = 0, 0, 0
+	return nil
+}
+
+// Len is the number of tokens seen.
+func (s *Session) Len() int { return s.pos }
+
+// Capacity is the number of tokens that the session has room for.
+func (s *Session) Capacity() int { return s.capacity }
+
+// Program lists the ops of one pass, in order.
+func (s *Session) Program() []Op { return append(append([]Op{}, s.body...), s.head...) }
+
+// Prefill feeds the tokens of a prompt but the last, as step 0, without computing logits. CTranslate2 feeds a prompt so
+// (include_prompt_in_result=False), in chunks where the file asks for them. No tokens: nothing happens but that step 0 is over.
+// progress, if not nil, is told how many tokens are done.
+func (s *Session) Prefill(ctx context.Context, ids []int, progress func(done int)) error {
+	if s.step != 0 {
+		return fmt.Errorf("prefill: want an empty session, this one has seen %d tokens", s.pos)
+	}
+	if err := s.check(ids); err != nil {
+		return err
+	}
+	chunk := s.decoder.Chunk
+	if chunk == 0 || len(ids) <= chunk {
+		chunk = len(ids)
+	}
+	for start := 0; start < len(ids); start += chunk {
+		end := min(start+chunk, len(ids))
+		if err := s.growTables(end); err != nil {
+			return err
+		}
+		for from := start; from < end; from += blockRows {
+			to := min(from+blockRows, end)
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := s.run(ids[from:to], Span{Chunk: chunk, ChunkStart: start}, s.body); err != nil {
+				return err
+			}
+			if progress != nil {
+				progress(to)
+			}
+		}
+	}
+	s.step = 1
+	return nil
+}
+
+// Step feeds one token and gives the logits of the next, which are good until the next call.
+func (s *Session) Step(id int) (logits []float32, err error) {
+	if err := s.check([]int{id}); err != nil {
+		return nil, err
+	}
+	if s.step == 0 {
+		s.step = 1 // a one-token prompt has no step 0
+	}
+	if err := s.growTables(s.pos + 1); err != nil {
+		return nil, err
+	}
+	if err := s.run([]int{id}, Span{Decode: true}, s.body, s.head); err != nil {
+		return nil, err
+	}
+	s.step++
+	host, err := s.logits.Host()
+	if err != nil {
+		return nil, err
+	}
+	num.Float32s(s.out, s.logits.DType(), host)
+	return s.out, nil
+}
+
+// check refuses what no op could do.
+func (s *Session) check(ids []int) error {
+	if s.pos+len(ids) > s.capacity {
+		return fmt.Errorf("%d tokens more: the session has seen %d and has room for %d", len(ids), s.pos, s.capacity)
+	}
+	for i, id := range ids {
+		if id < 0 || id >= s.decoder.Vocabulary {
+			return fmt.Errorf("token %d: want an id from 0 to %d, got %d", s.pos+i, s.decoder.Vocabulary-1, id)
+		}
+	}
+	return nil
+}
+
+// run passes ids through lists of ops.
+func (s *Session) run(ids []int, span Span, lists ...[]Op) error {
+	host, err := s.ids.Host()
+	if err != nil {
+		return err
+	}
+	for i, id := range ids {
+		binary.LittleEndian.PutUint32(host[4*i:], uint32(id))
+	}
+	*s.pass = Pass{Step: s.step, Rows: len(ids), Pos: s.pos, Span: span}
+	for _, ops := range lists {
+		for _, op := range ops {
+			s.decoder.backend.Run(op)
+			if s.Tap != nil {
+				s.Tap(op)
+			}
+		}
+	}
+	s.pos += len(ids)
+	return nil
+}
+
+// growTables keeps the rotary tables as CTranslate2 would have them once it has seen so many tokens. Keys in the cache
+// keep the angles that they were written with.
+func (s *Session) growTables(tokens int) error {
+	for _, t := range s.tables {
+		if before, after := s.ct2Rows, t.rows(s.ct2Rows, tokens); t.switchesAt(before, after) {
+			if err := t.fill(s.capacity, after); err != nil {
+				return err
+			}
+		}
+	}
+	s.ct2Rows = (&angles{}).rows(s.ct2Rows, tokens)
+	return nil
+}
+
+func (t *rotaryTable) fill(positions, ct2Rows int) error {
+	host, err := t.buffer.Host()
+	if err != nil {
+		return err
+	}
+	t.table(host, positions, ct2Rows)
+	return nil
+}

@@ -1,0 +1,221 @@
+package engine
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"llmrun/internal/ctconv"
+	"llmrun/internal/num"
+)
+
+// weights reads variables of a model file onto a backend. It remembers which were asked for: what is left over in the end
+// asks for something that this decoder does not compute, and the file is refused.
+type weights struct {
+	m        *ctconv.Model
+	b        Backend
+	used     map[string]bool
+	matrices map[string]Buffer // by the variable that holds the data, so that tied weights are uploaded once
+	err      error             // the first; all reads after it do nothing
+}
+
+// norm is the weight of an RMSNorm.
+type norm struct {
+	w           Buffer // float32 [dim]
+	dim         int
+	eps, offset float32
+}
+
+// linear is a weight [out, in] and its bias, if it has one.
+type linear struct {
+	w    Matrix
+	bias Buffer
+}
+
+func (w *weights) fail(err error) {
+	if w.err == nil && err != nil {
+		w.err = err
+	}
+}
+
+// refuse reports that the file asks for something not built.
+func (w *weights) refuse(variable, what string) {
+	w.fail(fmt.Errorf("%s: %s: llmrun does not compute %s yet", w.m.Dir, variable, what))
+}
+
+func (w *weights) has(name string) bool {
+	_, ok := w.m.Tensor(name)
+	return ok
+}
+
+// hasScope tells whether any variable's name begins with scope and a slash.
+func (w *weights) hasScope(scope string) bool {
+	for name := range w.m.Tensors {
+		if strings.HasPrefix(name, scope+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *weights) integer(name string, absent int) int {
+	w.used[name] = true
+	v, err := w.m.Int(name, absent)
+	w.fail(err)
+	return v
+}
+
+func (w *weights) float(name string, absent float32) float32 {
+	w.used[name] = true
+	v, err := w.m.Float(name, absent)
+	w.fail(err)
+	return v
+}
+
+func (w *weights) flag(name string, absent bool) bool {
+	w.used[name] = true
+	v, err := w.m.Flag(name, absent)
+	w.fail(err)
+	return v
+}
+
+// floats reads a float variable of n elements as float32; n < 0 is any number.
+func (w *weights) floats(name string, n int) []float32 {
+	w.used[name] = true
+	t, err := w.m.Want(name, n)
+	if err != nil {
+		w.fail(err)
+		return nil
+	}
+	if !t.DType.IsFloat() {
+		w.fail(fmt.Errorf("%s: %s: want float elements, file has %v", w.m.Dir, name, t.DType))
+		return nil
+	}
+	v := make([]float32, t.Elements())
+	num.Float32s(v, t.DType, t.Data)
+	return v
+}
+
+// buffer makes a float32 buffer that holds v.
+func (w *weights) buffer(v []float32) Buffer {
+	if w.err != nil {
+		return nil
+	}
+	b, err := w.b.NewBuffer(num.Float32, len(v))
+	if err != nil {
+		w.fail(err)
+		return nil
+	}
+	host, err := b.Host()
+	if err != nil {
+		w.fail(err)
+		return nil
+	}
+	num.PutFloat32s(num.Float32, host, v)
+	return b
+}
+
+// vector reads a float variable of n elements into a float32 buffer.
+func (w *weights) vector(name string, n int) Buffer { return w.buffer(w.floats(name, n)) }
+
+// matrix reads a weight [rows, cols]; -1 is any number.
+func (w *weights) matrix(name string, rows, cols int) Matrix {
+	w.used[name] = true
+	t, err := w.m.Want(name, rows, cols)
+	if err != nil {
+		w.fail(err)
+		return Matrix{}
+	}
+	m := Matrix{Rows: t.Shape[0], Cols: t.Shape[1]}
+	switch {
+	case t.DType.IsFloat():
+	case t.DType == num.Int8:
+		m.Scale = w.rowScale(name+"_scale", m.Rows)
+	default:
+		w.refuse(name, t.DType.String()+" weights")
+		return Matrix{}
+	}
+	holder := name
+	if t.AliasOf != "" {
+		holder = t.AliasOf
+	}
+	if w.err == nil && w.matrices[holder] == nil {
+		w.matrices[holder], err = w.b.Upload(t)
+		w.fail(err)
+	}
+	m.Buffer = w.matrices[holder]
+	return m
+}
+
+// rowScale reads what int8 weights are to be multiplied by. The file stores what they are to be divided by;
+// CTranslate2 takes the reciprocal first (src/ops/dequantize_cpu.cc), and so do we.
+func (w *weights) rowScale(name string, rows int) Buffer {
+	scale := w.floats(name, rows)
+	for i, s := range scale {
+		scale[i] = 1 / s
+	}
+	return w.buffer(scale)
+}
+
+func (w *weights) linear(scope string, out, in int) linear {
+	l := linear{w: w.matrix(scope+"/weight", out, in)}
+	if bias := scope + "/bias"; w.has(bias) {
+		l.bias = w.vector(bias, l.w.Rows)
+	}
+	return l
+}
+
+func (w *weights) norm(scope string, dim int) norm {
+	if beta := scope + "/beta"; w.has(beta) {
+		w.refuse(beta, "LayerNorm")
+	}
+	n := norm{dim: dim, eps: 1e-6}
+	if e := w.m.Config.LayerNormEpsilon; e != nil {
+		n.eps = float32(*e)
+	}
+	if w.flag(scope+"/layer_norm_use_residual", false) {
+		n.offset = 1
+	}
+	n.w = w.vector(scope+"/gamma", dim)
+	return n
+}
+
+// optionalNorm is nil where the file has no such norm.
+func (w *weights) optionalNorm(scope string, dim int) *norm {
+	if !w.hasScope(scope) {
+		return nil
+	}
+	n := w.norm(scope, dim)
+	return &n
+}
+
+// missing names what a variable that no one asked for would need; the first match counts.
+var missing = []struct{ part, what string }{
+	{"position_encodings/", "learned positions"},
+	{"layernorm_embedding/", "a norm after the embeddings"},
+	{"project_in/", "projected embeddings"}, {"project_out/", "projected embeddings"},
+	{"shared_layer_norm/", "the parallel block"}, {"input_layer_norm/", "the parallel block"},
+	{"/attention/", "cross-attention"}, {"memory_", "cross-attention"}, {"relative_", "relative positions"},
+	{"v_norm/", "a norm of the values"}, {"layer_scalar", "a layer scale"}, {"scale_outputs", "scaled outputs"},
+	{"weight_zero", "AWQ weights"}, {"multi_query", "the old multi-query layout"},
+}
+
+// leftover refuses a file with a variable that nothing asked for.
+func (w *weights) leftover() {
+	for _, name := range slices.Sorted(maps.Keys(w.m.Tensors)) {
+		t, _ := w.m.Tensor(name)
+		if w.used[name] || w.used[t.AliasOf] && strings.HasSuffix(name, "_scale") {
+			continue
+		}
+		what := "what this variable is for"
+		for _, m := range missing {
+			if strings.Contains(name, m.part) {
+				what = m.what
+				break
+			}
+		}
+		w.refuse(name, what)
+		return
+	}
+}
