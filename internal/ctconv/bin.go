@@ -26,9 +26,10 @@ const (
 	specName    = "TransformerDecoderSpec"
 
 	maxRank   = 8                     // no converter writes more than 3; a larger rank is a torn file
+	maxCount  = 1 << 16               // of variables, of aliases: two thousand layers, and an index of a few megabytes
 	minString = 2 + 1 + 1             // length, one character, NUL
 	minRecord = minString + 1 + 1 + 4 // name, rank 0, type, size
-	minAlias  = 2 * minString         //
+	minAlias  = 2 * minString
 )
 
 var lfsPointer = []byte("version https://git-lfs.github.com/spec/")
@@ -268,12 +269,17 @@ func printable(b []byte) bool {
 // count reads how many entries follow, which the rest of the file must have room for.
 func (c *cursor) count(what string, least int) int {
 	n := c.u32("the number of " + what)
-	if left := (len(c.bin) - c.off) / least; c.err == nil && uint64(n) > uint64(left) {
-		c.off -= 4
-		c.fail("short file: want %d %s, there is room for at most %d", n, what, left)
-		return 0
+	room := (len(c.bin) - c.off) / least
+	if c.err != nil || n <= maxCount && int(n) <= room {
+		return int(n)
 	}
-	return int(n)
+	c.off -= 4
+	if n > maxCount {
+		c.fail("want at most %d %s, file says %d", maxCount, what, n)
+	} else {
+		c.fail("short file: want %d %s, there is room for at most %d", n, what, room)
+	}
+	return 0
 }
 
 func (c *cursor) shape() []int {

@@ -50,6 +50,7 @@ type Model struct {
 
 	bin   []byte
 	file  string
+	dir   fs.FS // for what lies beside model.bin
 	close func() error
 }
 
@@ -101,7 +102,7 @@ func open(dir fs.FS, name string, bin []byte) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.Dir = name
+	m.Dir, m.dir = name, dir
 	if err := m.readConfig(dir); err != nil {
 		return nil, err
 	}
