@@ -1,0 +1,199 @@
+package cpuref
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"runtime"
+
+	"llmrun/internal/ctconv"
+	"llmrun/internal/engine"
+	"llmrun/internal/num"
+)
+
+// Options are the backend's settings.
+type Options struct {
+	Threads int // 0: as many as the machine has cores. The results do not depend on it.
+}
+
+// Backend is the CPU reference. It runs an op at once, in Run.
+type Backend struct {
+	pool *pool
+	err  error // the first failure
+	x    []float64
+}
+
+// Open starts a backend's threads. Close stops them.
+func Open(o Options) *Backend {
+	if o.Threads <= 0 {
+		o.Threads = runtime.NumCPU()
+	}
+	return &Backend{pool: newPool(o.Threads)}
+}
+
+// Name is "cpu".
+func (b *Backend) Name() string { return "cpu" }
+
+// Activations is float32, always.
+func (b *Backend) Activations() num.DType { return num.Float32 }
+
+// Sync returns the first failure.
+func (b *Backend) Sync() error { return b.err }
+
+// Close stops the threads. The backend must not be used afterwards.
+func (b *Backend) Close() error {
+	b.pool.close()
+	return nil
+}
+
+// buffer is bytes and their type.
+type buffer struct {
+	backend *Backend
+	dtype   num.DType
+	data    []byte
+}
+
+func (b *buffer) DType() num.DType { return b.dtype }
+
+func (b *buffer) Len() int { return len(b.data) / b.dtype.Size() }
+
+func (b *buffer) Host() ([]byte, error) { return b.data, b.backend.err }
+
+// NewBuffer gives n zeroed elements.
+func (b *Backend) NewBuffer(d num.DType, n int) (engine.Buffer, error) {
+	if d >= num.NumDTypes || n < 0 || n > math.MaxInt/d.Size() {
+		return nil, fmt.Errorf("cpu: no buffer of %d elements of %v", n, d)
+	}
+	return &buffer{b, d, make([]byte, n*d.Size())}, nil
+}
+
+// Upload gives the tensor's bytes where they lie.
+func (b *Backend) Upload(t ctconv.Tensor) (engine.Buffer, error) {
+	if want := t.Elements() * t.DType.Size(); len(t.Data) != want {
+		return nil, fmt.Errorf("cpu: %s: want %d bytes for %v of %v, found %d", t.Name, want, t.Shape, t.DType, len(t.Data))
+	}
+	return &buffer{b, t.DType, t.Data}, nil
+}
+
+// Run runs op on any backend's buffers. See Sync for its failure.
+func (b *Backend) Run(op engine.Op) {
+	if b.err != nil {
+		return
+	}
+	if err := b.run(op); err != nil {
+		b.err = fmt.Errorf("%v: %w", op.Site(), err)
+	}
+}
+
+func (b *Backend) run(op engine.Op) error {
+	outs, ins := op.Operands()
+	out, err := open(outs)
+	if err != nil {
+		return err
+	}
+	in, err := open(ins)
+	if err != nil {
+		return err
+	}
+	switch o := op.(type) {
+	case *engine.Embed:
+		return b.embed(o, out, in)
+	case *engine.RMSNorm:
+		b.rmsNorm(o, out, in)
+	case *engine.Linear:
+		b.linear(o, out, in)
+	case *engine.RoPE:
+		b.rope(o, out, in)
+	case *engine.KVWrite:
+		b.kvWrite(o, out, in)
+	case *engine.Scores:
+		b.scores(o, out, in)
+	case *engine.Softmax:
+		b.softmax(o, out, in)
+	case *engine.Context:
+		b.context(o, out, in)
+	case *engine.Activate:
+		b.activate(o, out, in)
+	case *engine.Add:
+		b.add(o, out, in)
+	case *engine.SoftCap:
+		b.softCap(o, out, in)
+	default:
+		panic(fmt.Sprintf("BUG: %v: no op %T", op.Site(), op))
+	}
+	return nil
+}
+
+// operand is an op's operand with its bytes, from the buffer's first element.
+type operand struct {
+	engine.Operand
+	dtype num.DType
+	data  []byte
+}
+
+type operands []operand
+
+// open reaches for the operands' bytes. The rotary table and the cache end where the longest text does, which is for the user to know;
+// any other operand that leaves its buffer is our own mistake.
+func open(list []engine.Operand) (operands, error) {
+	opened := make(operands, len(list))
+	for i, o := range list {
+		data, err := o.Buffer.Host()
+		if err != nil {
+			return nil, err
+		}
+		opened[i] = operand{o, o.Buffer.DType(), data}
+		end := o.Offset + (o.Rows-1)*o.Stride + o.Cols
+		if o.Rows > 0 && o.Offset >= 0 && o.Stride >= 0 && end <= o.Buffer.Len() {
+			continue
+		}
+		switch o.Name {
+		case "table", "kcache", "vcache":
+			return nil, fmt.Errorf("%s holds %d positions, position %d is asked for",
+				o.Name, o.Buffer.Len()/o.Stride, o.Offset/o.Stride+o.Rows-1)
+		}
+		panic(fmt.Sprintf("BUG: %s: %d rows of %d, %d apart, from %d on, in a buffer of %d elements",
+			o.Name, o.Rows, o.Cols, o.Stride, o.Offset, o.Buffer.Len()))
+	}
+	return opened, nil
+}
+
+// get finds an operand by its name; one that the op does not have is empty.
+func (list operands) get(name string) operand {
+	for _, o := range list {
+		if o.Name == name {
+			return o
+		}
+	}
+	return operand{}
+}
+
+func (o operand) exists() bool { return o.Buffer != nil }
+
+// from gives the bytes from element i of row r on.
+func (o operand) from(r, i int) []byte { return o.data[(o.Offset+r*o.Stride+i)*o.dtype.Size():] }
+
+// read widens elements i, i+1, … of row r.
+func (o operand) read(dst []float32, r, i int) { num.Float32s(dst, o.dtype, o.from(r, i)) }
+
+// readWide is read for what goes into a sum.
+func (o operand) readWide(dst []float64, r, i int) { widen(dst, o.dtype, o.from(r, i), 1) }
+
+// write rounds v to element i of row r.
+func (o operand) write(r, i int, v float32) {
+	if v != v {
+		v = math.Float32frombits(0x7fc00000)
+	}
+	if b := o.from(r, i); o.dtype == num.Float32 {
+		binary.LittleEndian.PutUint32(b, math.Float32bits(v))
+	} else {
+		num.PutFloat32(o.dtype, b, 0, v)
+	}
+}
+
+// writeRow rounds src to elements i, i+1, … of row r.
+func (o operand) writeRow(r, i int, src []float32) {
+	for k, v := range src {
+		o.write(r, i+k, v)
+	}
+}

@@ -1,0 +1,170 @@
+package cpuref
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/big"
+	"math/rand/v2"
+	"testing"
+
+	"llmrun/internal/num"
+)
+
+// exactFMA is a·b + c rounded once, by arithmetic of unlimited precision.
+func exactFMA(a, b, c float32) float32 {
+	p := float64(a) * float64(b) // exact
+	if s := p + float64(c); math.IsNaN(s) || math.IsInf(s, 0) || s == 0 {
+		return float32(s) // infinite operands, and zeros, whose sign the sum gets right
+	}
+	// Bits from 2^128 down to 2^-298 hold any such sum.
+	sum := new(big.Float).SetPrec(500).SetFloat64(p)
+	f, _ := sum.Add(sum, new(big.Float).SetFloat64(float64(c))).Float32()
+	return f
+}
+
+func sameFloat(a, b float32) bool {
+	return math.Float32bits(a) == math.Float32bits(b) || a != a && b != b
+}
+
+func checkFMA(t *testing.T, a, b, c float32) {
+	t.Helper()
+	got := float32(plus(float64(a)*float64(b), float64(c)))
+	if want := exactFMA(a, b, c); !sameFloat(got, want) {
+		t.Fatalf("%x·%x + %x: want %x, got %x", a, b, c, want, got)
+	}
+}
+
+func TestFMAIsExact(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 1))
+	inf, tiny, least := float32(math.Inf(1)), float32(0x1p-126), float32(0x1p-149)
+	special := []float32{0, 1, inf, float32(math.NaN()), least, tiny, tiny - least, 3 * least, math.MaxFloat32,
+		0x1p-75, 0x1.000002p-75, 0x1.8p-75, 1 + 0x1p-23, 1 - 0x1p-24, 0x1p64, 0x1.fffffep63, 0x1p-24, 0x1p-25, 0x1.000002p-25, 0x1p103, 0x1p24 + 2}
+	for _, a := range special {
+		for _, b := range special {
+			for _, c := range special {
+				for sign := range 8 {
+					flip := func(v float32, bit int) float32 {
+						if sign>>bit&1 == 1 {
+							return -v
+						}
+						return v
+					}
+					checkFMA(t, flip(a, 0), flip(b, 1), flip(c, 2))
+				}
+			}
+		}
+	}
+	// Sums of like size, sums that cancel, any bits at all.
+	for range 200000 {
+		a, b := float32(r.NormFloat64()), float32(r.NormFloat64())
+		checkFMA(t, a, b, float32(r.NormFloat64()))
+		checkFMA(t, a, b, -float32(a*b))
+		checkFMA(t, math.Float32frombits(r.Uint32()), math.Float32frombits(r.Uint32()), math.Float32frombits(r.Uint32()))
+	}
+	// Just off a tie: c is some float32, the product half its last bit, more or less one part in 2^24 or exactly.
+	for range 200000 {
+		c := math.Float32frombits(r.Uint32()&0x807fffff | uint32(1+r.IntN(253))<<23)
+		half := float32(math.Ldexp(1, math.Ilogb(float64(c))-24))
+		near := 1 + float32(r.IntN(3)-1)*0x1p-23
+		checkFMA(t, half, near, c)
+		checkFMA(t, -half, near, c)
+		// Among the subnormals, whose ties have fewer zeros below them.
+		checkFMA(t, least*float32(r.IntN(1<<20)), near/2, least*float32(r.IntN(1<<23)))
+		checkFMA(t, 0x1p-80*near, 0x1p-70*near, least*float32(r.IntN(1<<10)))
+	}
+}
+
+// reference is dot as doc.go states it, one step at a time.
+func reference(a, b []float32) float32 {
+	var lane [lanes]float32
+	for k := range (len(a) + lanes - 1) / lanes * lanes {
+		var x, y float32
+		if k < len(a) {
+			x, y = a[k], b[k]
+		}
+		lane[k%lanes] = exactFMA(x, y, lane[k%lanes])
+	}
+	return ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]))
+}
+
+func TestDotIsTheStatedSum(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 2))
+	for n := range 100 {
+		for _, scale := range []float64{1, 1e-24, 1e18} { // the products of the second are subnormal, sums of the third overflow
+			a, b := make([]float32, n), make([]float32, n)
+			wide := [2][]float64{make([]float64, n), make([]float64, n)}
+			for i := range n {
+				a[i], b[i] = float32(r.NormFloat64()*scale), float32(r.NormFloat64()*scale)
+				wide[0][i], wide[1][i] = float64(a[i]), float64(b[i])
+			}
+			if want, got := reference(a, b), dot(wide[0], wide[1]); !sameFloat(want, got) {
+				t.Errorf("%d terms of size %g²: want %x, got %x", n, scale, want, got)
+			}
+		}
+	}
+}
+
+func TestWidenIsExact(t *testing.T) {
+	for _, d := range []num.DType{num.Float32, num.Float16, num.BFloat16, num.Int8} {
+		n := 1 << 16
+		raw := make([]byte, n*d.Size()+1)[1:] // off its alignment
+		r := rand.New(rand.NewPCG(3, 3))
+		for i := range n {
+			switch d.Size() {
+			case 4:
+				binary.LittleEndian.PutUint32(raw[4*i:], r.Uint32())
+			case 2:
+				binary.LittleEndian.PutUint16(raw[2*i:], uint16(i))
+			case 1:
+				raw[i] = byte(i)
+			}
+		}
+		for _, count := range []int{n, 1, 2, 3, 5} {
+			wide := make([]float64, count)
+			widen(wide, d, raw, 0.3)
+			for i, got := range wide {
+				want := num.Float32At(d, raw, i)
+				if d == num.Int8 {
+					want = float32(want * 0.3)
+				}
+				if !sameFloat(float32(got), want) || got == got && got != float64(want) {
+					t.Fatalf("%v, element %d of %d: want %x, got %x", d, i, count, want, got)
+				}
+			}
+		}
+	}
+}
+
+var sink float32
+
+// BenchmarkLinear reports the time of one multiply-add on one core: a row of W widened for one row of x, and for 32.
+func BenchmarkLinear(b *testing.B) {
+	const cols = 1024
+	r := rand.New(rand.NewPCG(3, 4))
+	x, row := make([]float64, cols), make([]float64, cols)
+	for i := range x {
+		x[i] = float64(float32(r.NormFloat64()))
+	}
+	for _, d := range []num.DType{num.Float32, num.Float16, num.BFloat16, num.Int8} {
+		raw := make([]byte, cols*d.Size())
+		for i := range cols {
+			if v := float32(r.NormFloat64() / 16); d == num.Int8 {
+				raw[i] = byte(int8(v * 500))
+			} else {
+				num.PutFloat32(d, raw, i, v)
+			}
+		}
+		for _, rows := range []int{1, 32} {
+			b.Run(fmt.Sprintf("%v/%d", d, rows), func(b *testing.B) {
+				for range b.N {
+					widen(row, d, raw, 0.01)
+					for range rows {
+						sink = dot(row, x)
+					}
+				}
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*rows*cols), "ns/fma")
+			})
+		}
+	}
+}
