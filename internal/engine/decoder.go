@@ -11,25 +11,27 @@ func sqrt32(x float32) float32 { return float32(math.Sqrt(float64(x))) }
 
 // Config is what a decoder computes, as far as a file says it once for all layers.
 type Config struct {
-	Vocabulary int // rows of the embedding
-	Dim        int // width of the residual stream
-	Layers     int
-	Heads      int // query heads
-	Chunk      int // CTranslate2 feeds prompts in chunks of so many tokens; 0: in one piece
-	Activation Function
-	EmbedScale float32
-	LogitCap   float32 // soft cap of the logits; 0: none
-	FourNorms  bool    // norms after attention and feed-forward too (Gemma 2, Gemma 3)
+	Vocabulary   int // rows of the embedding
+	Dim          int // width of the residual stream
+	Layers       int
+	Heads        int // query heads
+	Chunk        int // CTranslate2 feeds prompts in chunks of so many tokens; 0: in one piece
+	Activation   Function
+	EmbedScale   float32
+	LogitCap     float32 // soft cap of the logits; 0: none
+	MaxPositions int     // learned positions: how many there are; 0: no limit
+	FourNorms    bool    // norms after attention and feed-forward too (Gemma 2, Gemma 3)
 }
 
 // Decoder is a model's weights on a backend. Sessions share it.
 type Decoder struct {
 	Config
-	backend Backend
-	embed   Matrix
-	layers  []layer
-	norm    norm // final
-	head    linear
+	backend   Backend
+	embed     Matrix
+	positions Buffer // learned ones, float32 [MaxPositions, Dim], or nil
+	layers    []layer
+	norm      norm // final
+	head      linear
 }
 
 // layer is one block's weights, under our names; the file's names meet ours in readLayer.
@@ -58,6 +60,7 @@ func Load(m *ctconv.Model, b Backend) (*Decoder, error) {
 	d.embed = w.matrix("decoder/embeddings/weight", -1, -1)
 	d.Vocabulary, d.Dim = d.embed.Rows, d.embed.Cols
 	d.EmbedScale = embedScale(w, d.Dim)
+	d.readPositions(w)
 	d.FourNorms = w.hasScope("decoder/layer_0/pre_feedforward_layer_norm")
 	for ; w.hasScope(fmt.Sprintf("decoder/layer_%d", d.Layers)); d.Layers++ {
 		d.layers = append(d.layers, readLayer(w, &d.Config, fmt.Sprintf("decoder/layer_%d", d.Layers)))
@@ -72,6 +75,21 @@ func Load(m *ctconv.Model, b Backend) (*Decoder, error) {
 		return nil, w.err
 	}
 	return d, b.Sync()
+}
+
+// readPositions reads learned positions. A file with neither these nor rotary ones asks for sinusoidal ones.
+func (d *Decoder) readPositions(w *weights) {
+	const learned, rotary = "decoder/position_encodings/encodings", "decoder/layer_0/self_attention/rotary_dim"
+	if t, ok := w.m.Tensor(learned); ok {
+		if len(t.Shape) != 2 || t.Shape[1] != d.Dim {
+			w.fail(fmt.Errorf("%s: %s: want [positions %d], file has %v", w.m.Dir, learned, d.Dim, t.Shape))
+			return
+		}
+		d.MaxPositions = t.Shape[0]
+		d.positions = w.buffer(w.floats(learned, t.Shape...))
+	} else if !w.has(rotary) {
+		w.refuse(rotary+" is absent", "sinusoidal positions")
+	}
 }
 
 func readConfig(w *weights) Config {

@@ -41,15 +41,17 @@ func (p *Place) Rows() int { return p.In.Rows }
 
 // Embed gathers the embeddings of token ids into out [rows, W.Cols]:
 //
-//	out[t,i] = W[ids[t],i] · Scale
+//	out[t,i] = W[ids[t],i] · Scale + Positions[Pos+t,i]
 //
-// Scale is √dim where the file scales embeddings (arXiv:2403.08295, Gemma), else 1. An id outside W is a failure.
+// Scale is √dim where the file scales embeddings (arXiv:2403.08295, Gemma), else 1. Positions are learned ones (GPT-2);
+// without them nothing is added. An id outside W is a failure.
 type Embed struct {
 	Place
-	Out   Buffer
-	IDs   Buffer // int32 [rows]
-	W     Matrix // [vocabulary, dim]
-	Scale float32
+	Out       Buffer
+	IDs       Buffer // int32 [rows]
+	W         Matrix // [vocabulary, dim]
+	Positions Buffer // float32 [positions, dim], or nil
+	Scale     float32
 }
 
 // RMSNorm normalizes Heads groups of Dim elements of each row of X into out [rows, Heads·Dim]; group h begins at element h·Dim.
@@ -65,6 +67,20 @@ type RMSNorm struct {
 	W           Buffer // float32 [Dim]
 	Heads, Dim  int
 	Eps, Offset float32
+}
+
+// LayerNorm normalizes each row of x [rows, Dim] into out [rows, Dim]:
+//
+//	out[t,i] = (x[t,i] - mean(x[t])) / sqrt(mean((x[t] - mean(x[t]))²) + Eps) · w[i] + bias[i]
+//
+// Source: arXiv:1607.06450. CTranslate2 (src/cpu/kernels.cc, layer_norm) takes the variance as mean(x²) - mean(x)², in one
+// pass, which is the same number with more rounding.
+type LayerNorm struct {
+	Place
+	Out, X  Buffer
+	W, Bias Buffer // float32 [Dim]
+	Dim     int
+	Eps     float32
 }
 
 // Linear multiplies each row of x [rows, W.Cols] by a weight, into out [rows, W.Rows]:

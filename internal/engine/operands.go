@@ -20,8 +20,11 @@ func weight(m Matrix) []Operand {
 
 // Operands is documented at Op.
 func (o *Embed) Operands() (out, in []Operand) {
-	return []Operand{flat("out", o.Out, o.Rows(), o.W.Cols)},
-		append([]Operand{flat("ids", o.IDs, 1, o.Rows())}, weight(o.W)...)
+	in = append([]Operand{flat("ids", o.IDs, 1, o.Rows())}, weight(o.W)...)
+	if o.Positions != nil {
+		in = append(in, Operand{"positions", o.Positions, o.In.Pos * o.W.Cols, o.W.Cols, o.Rows(), o.W.Cols})
+	}
+	return []Operand{flat("out", o.Out, o.Rows(), o.W.Cols)}, in
 }
 
 // Operands is documented at Op.
@@ -29,6 +32,12 @@ func (o *RMSNorm) Operands() (out, in []Operand) {
 	width := o.Heads * o.Dim
 	return []Operand{flat("out", o.Out, o.Rows(), width)},
 		[]Operand{strided("x", o.X, o.Rows(), width), flat("w", o.W, 1, o.Dim)}
+}
+
+// Operands is documented at Op.
+func (o *LayerNorm) Operands() (out, in []Operand) {
+	return []Operand{flat("out", o.Out, o.Rows(), o.Dim)},
+		[]Operand{flat("x", o.X, o.Rows(), o.Dim), flat("w", o.W, 1, o.Dim), flat("bias", o.Bias, 1, o.Dim)}
 }
 
 // Operands is documented at Op.

@@ -20,11 +20,8 @@ func (s *Session) build() error {
 		sizes: map[string]int{}, bufs: map[string]Buffer{}}
 	b.measure()
 	s.ids = b.make(num.Int32, b.rows)
-	for i := range b.d.layers {
-		b.d.layers[i].table(b) // all before the layers' ops
-	}
 	x := b.buf("embed")
-	s.body = append(s.body, &Embed{b.at("embed", FamilyEmbed), x, s.ids, b.d.embed, b.d.EmbedScale})
+	s.body = append(s.body, &Embed{b.at("embed", FamilyEmbed), x, s.ids, b.d.embed, b.d.positions, b.d.EmbedScale})
 	for i := range b.d.layers {
 		b.layer = i
 		if b.d.FourNorms {
@@ -94,9 +91,11 @@ func (b *builder) attention(l *layer, h Buffer) (out Buffer, ops []Op) {
 	if l.kNorm != nil {
 		k, ops = b.headNorm("k_norm", k, *l.kNorm, a.KVHeads, ops)
 	}
-	table := l.table(b)
-	q, ops = b.rope("q_rope", q, l, table, a.Heads, ops)
-	k, ops = b.rope("k_rope", k, l, table, a.KVHeads, ops)
+	if l.rotary.dim > 0 {
+		table := l.table(b)
+		q, ops = b.rope("q_rope", q, l, table, a.Heads, ops)
+		k, ops = b.rope("k_rope", k, l, table, a.KVHeads, ops)
+	}
 	kCache, vCache := b.cache(kvWidth), b.cache(kvWidth)
 	scores, weights, context := b.buf("scores"), b.buf("softmax"), b.buf("context")
 	out, project := b.linear("o_proj", context, l.oProj)
@@ -124,6 +123,9 @@ func (b *builder) feedForward(l *layer, h Buffer) (out Buffer, ops []Op) {
 
 func (b *builder) norm(site string, x Buffer, n norm) (Buffer, Op) {
 	out := b.buf(site)
+	if n.bias != nil {
+		return out, &LayerNorm{b.at(site, FamilyNorm), out, x, n.w, n.bias, n.dim, n.eps}
+	}
 	return out, &RMSNorm{b.at(site, FamilyNorm), out, View{x, 0, n.dim}, n.w, 1, n.dim, n.eps, n.offset}
 }
 

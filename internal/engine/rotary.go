@@ -28,11 +28,11 @@ const (
 	llama3Scaled rotaryScaling = 2
 )
 
-// angles reads a layer's rotary options; scope is the layer's self_attention.
+// angles reads a layer's rotary options; scope is the layer's self_attention. Without rotary positions, dim is 0.
 func (w *weights) angles(scope string, headDim int) angles {
 	name := func(option string) string { return scope + "/rotary_" + option }
 	if !w.has(name("dim")) {
-		w.refuse(name("dim"), "attention without rotary positions")
+		return angles{}
 	}
 	r := angles{rotary: rotary{
 		dim:         w.integer(name("dim"), 0),

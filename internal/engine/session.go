@@ -43,6 +43,9 @@ func (d *Decoder) NewSession(capacity int) (*Session, error) {
 	if capacity < 1 {
 		return nil, fmt.Errorf("new session: want room for at least 1 token, got %d", capacity)
 	}
+	if d.MaxPositions > 0 && capacity > d.MaxPositions {
+		return nil, fmt.Errorf("new session: want room for %d tokens, the model has learned %d positions", capacity, d.MaxPositions)
+	}
 	s := &Session{decoder: d, capacity: capacity, pass: &Pass{}, out: make([]float32, d.Vocabulary)}
 	if err := s.build(); err != nil {
 		return nil, fmt.Errorf("new session of %d tokens: %w", capacity, err)

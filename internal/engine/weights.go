@@ -20,9 +20,9 @@ type weights struct {
 	err      error             // the first; all reads after it do nothing
 }
 
-// norm is the weight of an RMSNorm.
+// norm is the weight of a LayerNorm, or of an RMSNorm, which has no bias.
 type norm struct {
-	w           Buffer // float32 [dim]
+	w, bias     Buffer // float32 [dim]
 	dim         int
 	eps, offset float32
 }
@@ -80,10 +80,10 @@ func (w *weights) flag(name string, absent bool) bool {
 	return v
 }
 
-// floats reads a float variable of n elements as float32; n < 0 is any number.
-func (w *weights) floats(name string, n int) []float32 {
+// floats reads a float variable as float32.
+func (w *weights) floats(name string, shape ...int) []float32 {
 	w.used[name] = true
-	t, err := w.m.Want(name, n)
+	t, err := w.m.Want(name, shape...)
 	if err != nil {
 		w.fail(err)
 		return nil
@@ -167,32 +167,37 @@ func (w *weights) linear(scope string, out, in int) linear {
 }
 
 func (w *weights) norm(scope string, dim int) norm {
-	if beta := scope + "/beta"; w.has(beta) {
-		w.refuse(beta, "LayerNorm")
-	}
 	n := norm{dim: dim, eps: 1e-6}
+	if beta := scope + "/beta"; w.has(beta) {
+		n.bias, n.eps = w.vector(beta, dim), 1e-5
+	}
 	if e := w.m.Config.LayerNormEpsilon; e != nil {
 		n.eps = float32(*e)
 	}
-	if w.flag(scope+"/layer_norm_use_residual", false) {
+	if residual := scope + "/layer_norm_use_residual"; w.flag(residual, false) {
 		n.offset = 1
+		if n.bias != nil {
+			w.refuse(residual, "a LayerNorm with 1 + gamma")
+		}
 	}
 	n.w = w.vector(scope+"/gamma", dim)
 	return n
 }
 
-// optionalNorm is nil where the file has no such norm.
+// optionalNorm is the RMSNorm of that name, nil where the file has none.
 func (w *weights) optionalNorm(scope string, dim int) *norm {
 	if !w.hasScope(scope) {
 		return nil
 	}
 	n := w.norm(scope, dim)
+	if n.bias != nil {
+		w.refuse(scope+"/beta", "a LayerNorm there")
+	}
 	return &n
 }
 
 // missing names what a variable that no one asked for would need; the first match counts.
 var missing = []struct{ part, what string }{
-	{"position_encodings/", "learned positions"},
 	{"layernorm_embedding/", "a norm after the embeddings"},
 	{"project_in/", "projected embeddings"}, {"project_out/", "projected embeddings"},
 	{"shared_layer_norm/", "the parallel block"}, {"input_layer_norm/", "the parallel block"},
