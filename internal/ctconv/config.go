@@ -1,6 +1,7 @@
 package ctconv
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -54,10 +55,7 @@ func jsonError(file, want string, err error) error {
 		e.Offset = syntax.Offset
 	case errors.As(err, &kind):
 		e.Offset = kind.Offset
-		e.Defect = fmt.Sprintf("want %s, %s is a %s", want, kind.Field, kind.Value)
-		if kind.Field == "" {
-			e.Defect = fmt.Sprintf("want %s, file has a %s", want, kind.Value)
-		}
+		e.Defect = fmt.Sprintf("want %s, %s is of type %s", want, cmp.Or(kind.Field, "a value"), kind.Value)
 	}
 	return e
 }
