@@ -14,3 +14,10 @@ func TestGolden(t *testing.T) {
 		return cpuref.Open(cpuref.Options{}), nil
 	})
 }
+
+// TestStories holds the embedded models to CTranslate2's ids.
+func TestStories(t *testing.T) {
+	backendtest.Stories(t, "../models/testdata/golden.json", func() (engine.Backend, error) {
+		return cpuref.Open(cpuref.Options{}), nil
+	})
+}

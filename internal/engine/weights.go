@@ -208,6 +208,11 @@ var missing = []struct{ part, what string }{
 
 // leftover refuses a file with a variable that nothing asked for.
 func (w *weights) leftover() {
+	for name := range w.used { // who reads an alias has read what it stands for
+		if t, ok := w.m.Tensor(name); ok && t.AliasOf != "" {
+			w.used[t.AliasOf] = true
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(w.m.Tensors)) {
 		t, _ := w.m.Tensor(name)
 		if w.used[name] || w.used[t.AliasOf] && strings.HasSuffix(name, "_scale") {
