@@ -1,0 +1,70 @@
+package metal
+
+import (
+	"errors"
+	"fmt"
+)
+
+// UnavailableError says that this machine has no Metal that we could use.
+type UnavailableError struct {
+	Err    error
+	Advice string // what would help
+}
+
+func (e *UnavailableError) Error() string { return e.Err.Error() }
+func (e *UnavailableError) Unwrap() error { return e.Err }
+
+// Hint is what would help.
+func (e *UnavailableError) Hint() string { return e.Advice }
+
+// Info describes an open device and how its shaders were compiled, as read back from Metal.
+type Info struct {
+	Device          string
+	Host            bool   // hostmetal, not Apple's Metal
+	Compiler        string // the host device's C++ compiler, else empty
+	LanguageVersion string // of MSL
+	FastMath        bool
+	MathMode        string // "safe", "relaxed" or "fast"; empty where the system has no such option (before macOS 15)
+	Functions       string // "precise" or "fast": what an unqualified tanh means; empty like MathMode
+	MaxBuffer       int    // bytes
+	WorkingSet      int    // bytes; what Metal recommends to stay under
+	Warnings        []string
+}
+
+// openDevice gives the default device, or else the first one.
+func openDevice() (device, error) {
+	d := device{owned{object{defaultDevice()}}}
+	if d.isNil() {
+		all := devices()
+		defer all.release()
+		if all.isNil() || all.count() == 0 {
+			return d, &UnavailableError{errors.New("metal: no device"), "a Mac's GPU is not visible in some virtual machines and sandboxes"}
+		}
+		d = device{all.at(0).retain()}
+	}
+	if err := refuse(d); err != nil {
+		d.release()
+		return d, err
+	}
+	return d, nil
+}
+
+// refuse names what the backend cannot do without: memory that CPU and GPU share, and the simdgroups of Apple's GPUs.
+func refuse(d device) error {
+	const advice = "the backend needs Apple silicon, M1 or later"
+	if !d.hasUnifiedMemory() {
+		return &UnavailableError{fmt.Errorf("metal: %s: want unified memory, the device has none", d.name()), advice}
+	}
+	if !d.supportsFamily(familyApple7) {
+		return &UnavailableError{fmt.Errorf("metal: %s: want GPU family Apple7 or later", d.name()), advice}
+	}
+	return nil
+}
+
+func describe(d device, s source) Info {
+	info := Info{Device: d.name(), Host: s.host, Compiler: s.compiler, MaxBuffer: d.maxBufferLength(), WorkingSet: d.workingSet()}
+	if info.Device == "Apple Paravirtual device" {
+		info.Warnings = append(info.Warnings, "the GPU is a virtual machine's")
+	}
+	return info
+}

@@ -1,0 +1,31 @@
+//go:build !darwin
+
+package metal
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/ebitengine/purego"
+
+	"llmrun/internal/metal/hostmetal"
+)
+
+// openLibraries loads hostmetal's library, which the machine's C++ compiler builds at first use.
+func openLibraries() (source, error) {
+	info, err := hostmetal.Library()
+	var h interface{ Hint() string }
+	if errors.As(err, &h) {
+		return source{}, &UnavailableError{err, h.Hint()}
+	} else if err != nil {
+		return source{}, err
+	}
+	handle, err := purego.Dlopen(info.Path, purego.RTLD_NOW|purego.RTLD_GLOBAL)
+	if err != nil {
+		return source{}, fmt.Errorf("metal: load %s: %w", info.Path, err)
+	}
+	if err := hostmetal.Attach(handle); err != nil {
+		return source{}, err
+	}
+	return source{handles: []uintptr{handle}, host: true, compiler: info.Compiler}, nil
+}

@@ -1,0 +1,230 @@
+package metal
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"llmrun/internal/engine"
+	"llmrun/internal/num"
+)
+
+// The kernels' args, field for field as the shaders spell them; a test compares the two.
+type (
+	embedArgs struct {
+		dim, hasScale uint32
+		factor        float32
+	}
+	rmsNormArgs struct {
+		dim, stride uint32
+		eps, offset float32
+	}
+	linearArgs  struct{ rows, cols, tokens, hasScale, hasBias uint32 }
+	ropeArgs    struct{ dim, rotaryDim, stride, interleaved uint32 }
+	kvWriteArgs struct{ width, kStride, vStride uint32 }
+	scoresArgs  struct {
+		first, group, dim, qStride, kStride uint32
+		scale                               float32
+	}
+	softmaxArgs  struct{ first, keys uint32 }
+	contextArgs  struct{ first, keys, group, dim, vStride uint32 }
+	activateArgs struct{ dim, function, hasUp uint32 }
+	addArgs      struct{ dim uint32 }
+	softCapArgs  struct {
+		dim uint32
+		cap float32
+	}
+)
+
+// Run writes op down for the next Sync; it runs earlier only if much work has gathered. The ids of an Embed are read, and
+// checked, at once.
+func (b *Backend) Run(op engine.Op) {
+	if b.err != nil {
+		return
+	}
+	b.check(op)
+	switch o := op.(type) {
+	case *engine.Embed:
+		b.embed(o)
+	case *engine.RMSNorm:
+		queue(b, o.Site(), plain("rmsnorm"), simdgroups(o.Heads, o.Rows()), simdgroup,
+			rmsNormArgs{uint32(o.Dim), uint32(o.X.Stride), o.Eps, o.Offset}, b.act(o.Out), b.view(o.X), b.float(o.W))
+	case *engine.Linear:
+		b.linear(o)
+	case *engine.RoPE:
+		grid, group := elements(o.Dim, o.Heads, o.Rows())
+		queue(b, o.Site(), plain("rope"), grid, group,
+			ropeArgs{uint32(o.Dim), uint32(o.RotaryDim), uint32(o.X.Stride), flag(o.Interleaved)},
+			b.act(o.Out), b.view(o.X), at(b.float(o.Table), num.Float32, o.In.Pos*o.RotaryDim))
+	case *engine.KVWrite:
+		grid, group := elements(o.Width, o.Rows(), 1)
+		row := o.In.Pos * o.Width
+		queue(b, o.Site(), plain("kv_write"), grid, group, kvWriteArgs{uint32(o.Width), uint32(o.K.Stride), uint32(o.V.Stride)},
+			at(b.act(o.KCache), b.activations, row), at(b.act(o.VCache), b.activations, row), b.view(o.K), b.view(o.V))
+	case *engine.Scores:
+		b.scores(o)
+	case *engine.Softmax:
+		_, first, width := o.Keys(o.In)
+		queue(b, o.Site(), plain("softmax"), simdgroups(o.Rows(), o.Heads), simdgroup,
+			softmaxArgs{uint32(first), uint32(width)}, b.act(o.Out), b.act(o.X))
+	case *engine.Context:
+		b.context(o)
+	case *engine.Activate:
+		b.activate(o)
+	case *engine.Add:
+		grid, group := elements(o.Dim, o.Rows(), 1)
+		queue(b, o.Site(), plain("add"), grid, group, addArgs{uint32(o.Dim)}, b.act(o.Out), b.act(o.A), b.act(o.B))
+	case *engine.SoftCap:
+		grid, group := elements(o.Dim, o.Rows(), 1)
+		queue(b, o.Site(), plain("softcap"), grid, group, softCapArgs{uint32(o.Dim), o.Cap}, b.act(o.Out), b.act(o.X))
+	default:
+		panic(fmt.Sprintf("BUG: metal has no op %T", op))
+	}
+	if b.work > maxWork {
+		b.Sync()
+	}
+}
+
+// embed checks the ids here, because a kernel cannot report: reading them waits for what is pending, which at the
+// beginning of a pass is nothing.
+func (b *Backend) embed(o *engine.Embed) {
+	ids, err := o.IDs.Host()
+	if err != nil {
+		return
+	}
+	for t := range o.Rows() {
+		if id := int32(binary.LittleEndian.Uint32(ids[4*t:])); id < 0 || int(id) >= o.W.Rows {
+			b.err = fmt.Errorf("%v: metal: row %d has id %d, the embedding has %d rows", o.Site(), t, id, o.W.Rows)
+			return
+		}
+	}
+	w, scale := b.matrix(o.W)
+	grid, group := elements(o.W.Cols, o.Rows(), 1)
+	queue(b, o.Site(), kernelKey{"embed", "", o.W.Buffer.DType()}, grid, group,
+		embedArgs{uint32(o.W.Cols), flag(o.W.Scale != nil), o.Scale}, b.act(o.Out), b.typed(o.IDs, num.Int32), w, scale)
+}
+
+const (
+	rowsPerSimdgroup = 4 // of a weight, in linear.metal
+	tokensPerGroup   = 4 // in its variant for many tokens
+	linearSimdgroups = 4 // in a threadgroup
+)
+
+func (b *Backend) linear(o *engine.Linear) {
+	w, scale := b.matrix(o.W)
+	bias := w
+	if o.Bias != nil {
+		bias = b.float(o.Bias)
+	}
+	key, tokens := kernelKey{"linear", "", o.W.Buffer.DType()}, o.Rows()
+	if tokens > 1 {
+		key.variant, tokens = "4", (tokens+tokensPerGroup-1)/tokensPerGroup
+	}
+	group := size{simdWidth * linearSimdgroups, 1, 1}
+	const rows = rowsPerSimdgroup * linearSimdgroups
+	grid := size{uint((o.W.Rows+rows-1)/rows) * group.Width, uint(tokens), 1}
+	queue(b, o.Site(), key, grid, group, linearArgs{uint32(o.W.Rows), uint32(o.W.Cols), uint32(o.Rows()),
+		flag(o.W.Scale != nil), flag(o.Bias != nil)}, b.act(o.Out), b.act(o.X), w, scale, bias)
+	b.work += o.Rows() * o.W.Rows * o.W.Cols
+}
+
+func (b *Backend) scores(o *engine.Scores) {
+	from, first, width := o.Keys(o.In)
+	row := o.KVHeads * o.Dim
+	grid, group := elements(width, o.Rows(), o.Heads)
+	queue(b, o.Site(), plain("scores"), grid, group,
+		scoresArgs{uint32(first), uint32(o.Heads / o.KVHeads), uint32(o.Dim), uint32(o.Q.Stride), uint32(row), o.Scale},
+		b.act(o.Out), b.view(o.Q), at(b.act(o.K), b.activations, from*row))
+	b.work += o.Heads * o.Rows() * width * o.Dim
+}
+
+func (b *Backend) context(o *engine.Context) {
+	from, first, width := o.Keys(o.In)
+	row := o.KVHeads * o.Dim
+	grid, group := elements(o.Dim, o.Heads, o.Rows())
+	queue(b, o.Site(), plain("context"), grid, group,
+		contextArgs{uint32(first), uint32(width), uint32(o.Heads / o.KVHeads), uint32(o.Dim), uint32(row)},
+		b.act(o.Out), b.act(o.P), at(b.act(o.V), b.activations, from*row))
+	b.work += o.Heads * o.Rows() * width * o.Dim
+}
+
+func (b *Backend) activate(o *engine.Activate) {
+	gate := b.act(o.Gate)
+	up := gate
+	if o.Up != nil {
+		up = b.act(o.Up)
+	}
+	grid, group := elements(o.Dim, o.Rows(), 1)
+	queue(b, o.Site(), plain("activate"), grid, group, activateArgs{uint32(o.Dim), uint32(o.F), flag(o.Up != nil)},
+		b.act(o.Out), gate, up)
+}
+
+// plain is the kernel of an op without a matrix.
+func plain(shader string) kernelKey { return kernelKey{shader, "", noWeight} }
+
+var simdgroup = size{simdWidth, 1, 1}
+
+// simdgroups is a grid of x by y threadgroups of one simdgroup.
+func simdgroups(x, y int) size { return size{uint(x) * simdWidth, uint(y), 1} }
+
+// elements is a grid of x by y by z threads, in threadgroups along x.
+func elements(x, y, z int) (grid, group size) {
+	return size{uint(x), uint(y), uint(z)}, size{uint(min(x, 256)), 1, 1}
+}
+
+func flag(b bool) uint32 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// typed is where a buffer of ours begins, which must have that type.
+func (b *Backend) typed(x engine.Buffer, d num.DType) slot {
+	m := x.(*buffer)
+	if m.dtype != d {
+		panic(fmt.Sprintf("BUG: metal: want a buffer of %v, not %v", d, m.dtype))
+	}
+	return slot{m.mtl, uint(m.offset)}
+}
+
+func (b *Backend) act(x engine.Buffer) slot   { return b.typed(x, b.activations) }
+func (b *Backend) float(x engine.Buffer) slot { return b.typed(x, num.Float32) }
+
+// at moves a slot by n elements.
+func at(s slot, d num.DType, n int) slot {
+	s.offset += uint(n * d.Size())
+	return s
+}
+
+func (b *Backend) view(v engine.View) slot { return at(b.act(v.Buffer), b.activations, v.Offset) }
+
+// matrix is a weight and its row scale; the weight again where it has none.
+func (b *Backend) matrix(w engine.Matrix) (weight, scale slot) {
+	weight = b.typed(w.Buffer, w.Buffer.DType())
+	if (w.Buffer.DType() == num.Int8) != (w.Scale != nil) {
+		panic(fmt.Sprintf("BUG: metal: a matrix of %v with scale: %t", w.Buffer.DType(), w.Scale != nil))
+	}
+	if w.Scale == nil {
+		return weight, weight
+	}
+	return weight, b.float(w.Scale)
+}
+
+// check panics if the op reaches beyond its buffers: the GPU may write there without an error.
+func (b *Backend) check(op engine.Op) {
+	if op.Pass().Rows < 1 {
+		panic(fmt.Sprintf("BUG: %v: %T on %d rows", op.Site(), op, op.Pass().Rows))
+	}
+	out, in := op.Operands()
+	for _, list := range [2][]engine.Operand{out, in} {
+		for _, o := range list {
+			m, ok := o.Buffer.(*buffer)
+			if !ok || m.backend != b {
+				panic(fmt.Sprintf("BUG: %v: %s is no buffer of this backend", op.Site(), o.Name))
+			}
+			if end := o.Offset + (o.Rows-1)*o.Stride + o.Cols; o.Offset < 0 || end > m.n {
+				panic(fmt.Sprintf("BUG: %v: %s ends at element %d of %d", op.Site(), o.Name, end, m.n))
+			}
+		}
+	}
+}

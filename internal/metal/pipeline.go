@@ -1,0 +1,121 @@
+package metal
+
+import (
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"llmrun/internal/num"
+	"llmrun/shaders"
+)
+
+const (
+	languageVersion = 3 << 16 // MTLLanguageVersion3_0. Left alone it would follow the SDK that Go names in its binaries: 2.4.
+	simdWidth       = 32
+)
+
+// Metal's enumerations MTLMathMode and MTLMathFloatingPointFunctions, by value.
+var (
+	mathModes     = []string{"safe", "relaxed", "fast"}
+	functionModes = []string{"fast", "precise"}
+)
+
+// mathOptions asks for safe, precise math (or for fast math), and puts down in info what Metal then says it will do.
+func mathOptions(fast bool, info *Info) (compileOptions, error) {
+	o := newCompileOptions()
+	mode, functions := 0, 1 // safe, precise
+	if fast {
+		mode, functions = 2, 0
+	}
+	o.setLanguageVersion(languageVersion)
+	o.setFastMath(fast)
+	ok := true
+	if o.hasMathMode() {
+		o.setMathMode(mode)
+		o.setFunctions(functions)
+		info.MathMode, info.Functions = nameOf(mathModes, o.mathMode()), nameOf(functionModes, o.functions())
+		ok = o.mathMode() == mode && o.functions() == functions
+	}
+	v := o.languageVersion()
+	info.LanguageVersion, info.FastMath = fmt.Sprintf("%d.%d", v>>16, v&0xffff), o.fastMath()
+	if !ok || v != languageVersion || o.fastMath() != fast {
+		o.release()
+		return o, fmt.Errorf("metal: compile options: want MSL %d.0, fast math %t; Metal says MSL %s, fast math %t, mode %q, functions %q",
+			languageVersion>>16, fast, info.LanguageVersion, info.FastMath, info.MathMode, info.Functions)
+	}
+	return o, nil
+}
+
+func nameOf(names []string, i int) string {
+	if i < 0 || i >= len(names) {
+		return fmt.Sprint(i)
+	}
+	return names[i]
+}
+
+// compileAll compiles every shader, by file name without its extension. edit, if not nil, may change a text first.
+func compileAll(d device, o compileOptions, edit func(file, source string) (string, error)) (map[string]library, error) {
+	libraries := map[string]library{}
+	files, err := fs.Glob(shaders.FS, "*.metal")
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range files {
+		text, err := fs.ReadFile(shaders.FS, file)
+		if err != nil {
+			return libraries, err
+		}
+		source := string(text)
+		if edit != nil {
+			if source, err = edit(file, source); err != nil {
+				return libraries, fmt.Errorf("%s: %w", file, err)
+			}
+		}
+		lib, err := d.newLibrary(source, o)
+		if lib.isNil() {
+			return libraries, fmt.Errorf("metal: compile %s: %w", file, err)
+		}
+		libraries[strings.TrimSuffix(file, ".metal")] = lib
+	}
+	return libraries, nil
+}
+
+// kernel is a compiled kernel.
+type kernel struct {
+	name       string // in the shader, such as linear_f16_bf16
+	pipeline   pipeline
+	maxThreads uint // in a threadgroup
+}
+
+// kernelKey says which kernel an op needs: its shader's name, a variant's suffix, and the type of the weight.
+type kernelKey struct {
+	shader, variant string
+	weight          num.DType // noWeight where the kernel has no matrix
+}
+
+const noWeight = num.NumDTypes
+
+var suffixes = map[num.DType]string{num.Float32: "_f32", num.Float16: "_f16", num.BFloat16: "_bf16", num.Int8: "_i8", noWeight: ""}
+
+// name is the kernel's name in the shader.
+func (k kernelKey) name(activations num.DType) string {
+	return k.shader + k.variant + suffixes[activations] + suffixes[k.weight]
+}
+
+// newKernel makes a kernel of a library.
+func newKernel(d device, lib library, name string) (*kernel, error) {
+	f := lib.newFunction(name)
+	if f.isNil() {
+		return nil, fmt.Errorf("the library has no kernel %s", name)
+	}
+	defer f.release()
+	p, err := d.newPipeline(f)
+	if p.isNil() {
+		return nil, fmt.Errorf("make pipeline: %w", err)
+	}
+	if w := p.executionWidth(); w != simdWidth {
+		p.release()
+		return nil, fmt.Errorf("want simdgroups of %d threads, the device has %d", simdWidth, w)
+	}
+	return &kernel{name, p, p.maxThreads()}, nil
+}

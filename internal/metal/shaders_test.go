@@ -1,0 +1,169 @@
+package metal
+
+import (
+	"fmt"
+	"io/fs"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"llmrun/internal/engine"
+	"llmrun/internal/num"
+	"llmrun/shaders"
+)
+
+// shader is what the tests need of a .metal file: the kernel's parameters bound to buffers by index, its
+// args struct, and the names of its instances.
+type shader struct {
+	parameters []string // "name" by buffer index
+	argsName   string
+	argsFields []string // "type name"
+	instances  map[string]bool
+}
+
+var (
+	structText   = regexp.MustCompile(`struct (\w+) \{ (.*?) \};`)
+	kernelText   = regexp.MustCompile(`(?s)\[\[kernel\]\] void (\w+)\((.*?)\) \{`)
+	bufferText   = regexp.MustCompile(`(\w+) \[\[buffer\((\d+)\)\]\]`)
+	instanceText = regexp.MustCompile(`template \[\[host_name\("(\w+)"\)\]\] \[\[kernel\]\] decltype\((\w+<[^>]*>)\) (\w+<[^>]*>);`)
+)
+
+func readShaders(t *testing.T) map[string]shader {
+	t.Helper()
+	all := map[string]shader{}
+	files, err := fs.Glob(shaders.FS, "*.metal")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d shaders: %v", len(files), err)
+	}
+	for _, file := range files {
+		text, err := fs.ReadFile(shaders.FS, file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		structs, kernels := structText.FindAllStringSubmatch(string(text), -1), kernelText.FindAllStringSubmatch(string(text), -1)
+		if len(structs) != 1 || len(kernels) != 1 || kernels[0][1]+".metal" != file {
+			t.Fatalf("%s: want one args struct and one kernel of the file's name, found %d and %d", file, len(structs), len(kernels))
+		}
+		s := shader{argsName: structs[0][1], instances: map[string]bool{}}
+		for _, group := range strings.Split(strings.TrimSuffix(structs[0][2], ";"), ";") {
+			kind, names, _ := strings.Cut(strings.TrimSpace(group), " ")
+			for _, name := range strings.Split(names, ",") {
+				s.argsFields = append(s.argsFields, kind+" "+strings.TrimSpace(name))
+			}
+		}
+		for i, p := range bufferText.FindAllStringSubmatch(kernels[0][2], -1) {
+			if p[2] != fmt.Sprint(i) {
+				t.Errorf("%s: parameter %s has index %s, is number %d", file, p[1], p[2], i)
+			}
+			s.parameters = append(s.parameters, p[1])
+		}
+		for _, m := range instanceText.FindAllStringSubmatch(string(text), -1) {
+			if m[2] != m[3] {
+				t.Errorf("%s: instance %s declares %s as %s", file, m[1], m[3], m[2])
+			}
+			s.instances[m[1]] = true
+		}
+		all[strings.TrimSuffix(file, ".metal")] = s
+	}
+	return all
+}
+
+// TestArgs compares the args structs as Go and as Metal spell them.
+func TestArgs(t *testing.T) {
+	kinds := map[reflect.Kind]string{reflect.Uint32: "uint", reflect.Float32: "float"}
+	all := readShaders(t)
+	args := []any{embedArgs{}, rmsNormArgs{}, linearArgs{}, ropeArgs{}, kvWriteArgs{}, scoresArgs{}, softmaxArgs{}, contextArgs{},
+		activateArgs{}, addArgs{}, softCapArgs{}}
+	if len(args) != len(all) {
+		t.Errorf("%d args structs for %d shaders", len(args), len(all))
+	}
+	for _, a := range args {
+		var fields []string
+		typ := reflect.TypeOf(a)
+		for i := range typ.NumField() {
+			fields = append(fields, kinds[typ.Field(i).Type.Kind()]+" "+typ.Field(i).Name)
+		}
+		found := false
+		for file, s := range all {
+			if strings.EqualFold(s.argsName, typ.Name()) {
+				found = true
+				if !reflect.DeepEqual(fields, s.argsFields) {
+					t.Errorf("%s: Go has %q, %s.metal has %q", typ.Name(), fields, file, s.argsFields)
+				}
+			}
+		}
+		if !found {
+			t.Errorf("no shader has %s", typ.Name())
+		}
+		if n := typ.Size(); n > maxArgs {
+			t.Errorf("%s: %d bytes, a dispatch holds %d", typ.Name(), n, maxArgs)
+		}
+	}
+}
+
+// recorder is a backend without a device that only writes down.
+func recorder(activations num.DType) (*Backend, func(num.DType, int) engine.Buffer) {
+	b := &Backend{activations: activations}
+	var made id
+	return b, func(d num.DType, n int) engine.Buffer {
+		made++
+		return &buffer{b, mtlBuffer{owned{object{made}}}, 0, d, n, make([]byte, n*d.Size())}
+	}
+}
+
+// TestBufferOrder runs every op on the recorder and compares what it binds, index by index, with the operands whose names the
+// kernel's parameters bear, and with their first elements.
+func TestBufferOrder(t *testing.T) {
+	all, seen := readShaders(t), map[string]bool{}
+	for _, activations := range []num.DType{num.Float32, num.Float16} {
+		b, buf := recorder(activations)
+		for _, op := range everyOp(activations, buf) {
+			b.pending = b.pending[:0] // an Embed syncs what is pending
+			b.Run(op)
+			d := b.pending[0]
+			name, s := d.key.name(activations), all[d.key.shader]
+			seen[name] = true
+			if !s.instances[name] {
+				t.Errorf("%T: %s.metal has no kernel %s", op, d.key.shader, name)
+			}
+			if n := len(s.parameters); n != d.slotCount+1 || s.parameters[n-1] != "args" {
+				t.Fatalf("%T binds %d buffers and args, %s takes %q", op, d.slotCount, name, s.parameters)
+			}
+			if d.argsLen != 4*len(s.argsFields) {
+				t.Errorf("%T: %d bytes of args, %s has %d fields of 4", op, d.argsLen, name, len(s.argsFields))
+			}
+			out, in := op.Operands()
+			operands, taken := map[string]engine.Operand{}, map[string]bool{}
+			for _, o := range append(out, in...) {
+				operands[o.Name] = o
+			}
+			for i, p := range s.parameters[:d.slotCount] {
+				o, ok := operands[p]
+				if !ok { // an absent scale, bias or up: bound to what stands before it
+					o = operands[map[string]string{"scale": "w", "bias": "w", "up": "gate"}[p]]
+				}
+				m := o.Buffer.(*buffer)
+				if d.slots[i].mtl != m.mtl {
+					t.Errorf("%T: index %d is %s, bound to another buffer", op, i, p)
+				}
+				if want := uint(o.Offset * m.dtype.Size()); d.slots[i].offset != want {
+					t.Errorf("%T: %s begins at byte %d, bound from %d", op, p, want, d.slots[i].offset)
+				}
+				taken[p] = true
+			}
+			for o := range operands {
+				if !taken[o] {
+					t.Errorf("%T: %s does not take %s", op, name, o)
+				}
+			}
+		}
+	}
+	for _, s := range all {
+		for name := range s.instances {
+			if !seen[name] {
+				t.Errorf("no op runs %s", name)
+			}
+		}
+	}
+}
