@@ -53,26 +53,26 @@ func widen(dst []float64, d num.DType, b []byte, scale float32) {
 	b = b[:len(dst)*d.Size()]
 	switch d {
 	case num.Float32:
-		for len(dst) >= 4 {
-			dst[0], dst[1] = float32At(b), float32At(b[4:])
-			dst[2], dst[3] = float32At(b[8:]), float32At(b[12:])
-			dst, b = dst[4:], b[16:]
+		for len(dst) >= lanes && len(b) >= 4*lanes {
+			dst[0], dst[1], dst[2], dst[3] = float32At(b, 0), float32At(b, 1), float32At(b, 2), float32At(b, 3)
+			dst[4], dst[5], dst[6], dst[7] = float32At(b, 4), float32At(b, 5), float32At(b, 6), float32At(b, 7)
+			dst, b = dst[lanes:], b[4*lanes:]
 		}
 		for i := range dst {
-			dst[i] = float32At(b[4*i:])
+			dst[i] = float32At(b, i)
 		}
 	case num.Float16:
-		for len(dst) >= 4 {
+		for len(dst) >= 4 && len(b) >= 8 {
 			u := binary.LittleEndian.Uint64(b)
-			dst[0], dst[1] = float16(u), float16(u>>16)
-			dst[2], dst[3] = float16(u>>32), float16(u>>48)
+			dst[0], dst[1], dst[2], dst[3] = float16(u), float16(u>>16), float16(u>>32), float16(u>>48)
+			if (u&0x7c007c007c007c00+0x0400040004000400)&0x8000800080008000 != 0 { // an infinity or a NaN among them
+				float16s(dst[:4], b)
+			}
 			dst, b = dst[4:], b[8:]
 		}
-		for i := range dst {
-			dst[i] = float16(uint64(binary.LittleEndian.Uint16(b[2*i:])))
-		}
+		float16s(dst, b)
 	case num.BFloat16:
-		for len(dst) >= 4 {
+		for len(dst) >= 4 && len(b) >= 8 {
 			u := binary.LittleEndian.Uint64(b)
 			dst[0], dst[1] = bfloat16(u), bfloat16(u>>16)
 			dst[2], dst[3] = bfloat16(u>>32), bfloat16(u>>48)
@@ -90,17 +90,20 @@ func widen(dst []float64, d num.DType, b []byte, scale float32) {
 	}
 }
 
-func float32At(b []byte) float64 {
-	return float64(math.Float32frombits(binary.LittleEndian.Uint32(b)))
+func float32At(b []byte, i int) float64 {
+	return float64(math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:])))
 }
 
-// float16 widens the half in the low 16 bits of u. The sign goes to bit 63 and the rest below the upper bits of the exponent:
-// that is the value times 2^(15-1023), subnormals included, which an exact product mends.
+// float16 widens a finite half, the low 16 bits of u. The sign goes to bit 63 and the rest to the lower bits of the exponent
+// and down: that is the value times 2^(15-1023), subnormals included, which an exact product mends.
 func float16(u uint64) float64 {
-	if u&0x7c00 == 0x7c00 {
-		return float64(num.Float16ToFloat32(uint16(u))) // infinity or NaN
-	}
 	return math.Float64frombits(u<<48&(1<<63)|u&0x7fff<<42) * 0x1p1008
+}
+
+func float16s(dst []float64, b []byte) {
+	for i := range dst {
+		dst[i] = float64(num.Float16ToFloat32(binary.LittleEndian.Uint16(b[2*i:])))
+	}
 }
 
 func bfloat16(u uint64) float64 { return float64(math.Float32frombits(uint32(u) << 16)) }
