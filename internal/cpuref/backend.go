@@ -100,6 +100,8 @@ func (b *Backend) run(op engine.Op) error {
 		return b.embed(o, out, in)
 	case *engine.RMSNorm:
 		b.rmsNorm(o, out, in)
+	case *engine.LayerNorm:
+		b.layerNorm(o, out, in)
 	case *engine.Linear:
 		b.linear(o, out, in)
 	case *engine.RoPE:
@@ -148,7 +150,7 @@ func open(list []engine.Operand) (operands, error) {
 			continue
 		}
 		switch o.Name {
-		case "table", "kcache", "vcache":
+		case "table", "positions", "kcache", "vcache":
 			return nil, fmt.Errorf("%s holds %d positions, position %d is asked for",
 				o.Name, o.Buffer.Len()/o.Stride, o.Offset/o.Stride+o.Rows-1)
 		}

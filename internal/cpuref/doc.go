@@ -18,8 +18,10 @@
 //	dot(a, b) = ((l0+l1) + (l2+l3)) + ((l4+l5) + (l6+l7))
 //
 //	weight    float32, float16, bfloat16: the value stored; int8: q·scale[row]
-//	Embed     weight · Scale
+//	Embed     weight · Scale + position; without positions nothing is added
 //	RMSNorm   inv = 1 / √(dot(x,x)/Dim + Eps) in float64, rounded at the end;  out = (x·inv) · (Offset+w)
+//	LayerNorm m = dot(x, 1)/Dim;  d = x - m;  inv = 1 / √(dot(d,d)/Dim + Eps) in float64, rounded at the end;
+//	          out = ((d·inv)·w) + bias
 //	Linear    dot(w, x) + bias; without a bias nothing is added
 //	RoPE      out_a = (a·c) - (b·s);  out_b = (b·c) + (a·s);  elements from RotaryDim on are copied
 //	KVWrite   a copy

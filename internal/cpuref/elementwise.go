@@ -23,6 +23,29 @@ func (b *Backend) rmsNorm(o *engine.RMSNorm, out, in operands) {
 	})
 }
 
+func (b *Backend) layerNorm(o *engine.LayerNorm, out, in operands) {
+	x, w, bias, dst := in.get("x"), in.get("w"), in.get("bias"), out.get("out")
+	ones := make([]float64, o.Dim)
+	for i := range ones {
+		ones[i] = 1
+	}
+	b.pool.each(o.Rows(), x.Rows*x.Cols, func(s *scratch, t int) {
+		wide, row, gain, shift := s.doubles(0, o.Dim), s.floats(0, o.Dim), s.floats(1, o.Dim), s.floats(2, o.Dim)
+		x.readWide(wide, t, 0)
+		w.read(gain, 0, 0)
+		bias.read(shift, 0, 0)
+		mean := dot(wide, ones) / float32(o.Dim)
+		for i, v := range wide {
+			wide[i] = float64(float32(v) - mean)
+		}
+		inv := float32(1 / math.Sqrt(float64(dot(wide, wide))/float64(o.Dim)+float64(o.Eps)))
+		for i, v := range wide {
+			row[i] = float32(float32(float32(v)*inv)*gain[i]) + shift[i]
+		}
+		dst.writeRow(t, 0, row)
+	})
+}
+
 func (b *Backend) rope(o *engine.RoPE, out, in operands) {
 	x, table, dst := in.get("x"), in.get("table"), out.get("out")
 	half := o.RotaryDim / 2

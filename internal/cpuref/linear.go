@@ -28,12 +28,19 @@ func (b *Backend) embed(o *engine.Embed, out, in operands) error {
 			return fmt.Errorf("token id %d, the vocabulary has %d", id, o.W.Rows)
 		}
 	}
-	dst := out.get("out")
+	dst, positions := out.get("out"), in.get("positions")
 	b.pool.each(o.Rows(), o.Rows()*o.W.Cols, func(s *scratch, t int) {
-		row := s.doubles(0, o.W.Cols)
+		row, add := s.doubles(0, o.W.Cols), s.floats(0, o.W.Cols)
 		w.row(row, int(binary.LittleEndian.Uint32(ids.from(0, t))))
+		if positions.exists() {
+			positions.read(add, t, 0)
+		}
 		for i, v := range row {
-			dst.write(t, i, float32(float32(v)*o.Scale))
+			scaled := float32(float32(v) * o.Scale)
+			if positions.exists() {
+				scaled = float32(scaled + add[i])
+			}
+			dst.write(t, i, scaled)
 		}
 	})
 	return nil
