@@ -3,6 +3,8 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"llmrun/internal/ctconv"
+	"llmrun/internal/models"
+	"llmrun/internal/near"
 )
 
 // inspectOptions are the flags of convert-inspect.
@@ -22,6 +26,7 @@ type inspectOptions struct {
 // inspection is the answer of convert-inspect on a converted model, and its JSON.
 type inspection struct {
 	Schema     string                   `json:"schema"`
+	Model      string                   `json:"model"` // directory, or name of an embedded model
 	Header     ctconv.Header            `json:"header"`
 	Flags      []ctconv.Flag            `json:"flags"`
 	Tensors    []inspectedTensor        `json:"tensors"`
@@ -56,7 +61,7 @@ tensors and their alignment. With the original config.json it tells which declar
 dropped, and what such a loss can explain. Of a safetensors file it shows which arrays would be misaligned if mapped.
 
 Exit code: 0 clean, 1 something is CHANGED or DROPPED, not finite or misaligned, 2 unreadable.`,
-		Example: `  llmrun convert-inspect tiny-gemma2
+		Example: `  llmrun convert-inspect tiny-gemma2 --hf tiny-gemma2
   llmrun convert-inspect DIR --hf config.json --ignore final_logit_softcapping
   llmrun convert-inspect DIR --tensor decoder/embeddings/weight --rows 0:2
   llmrun convert-inspect model.safetensors`,
@@ -93,15 +98,15 @@ func inspect(app *app, name string, o inspectOptions) error {
 	case strings.HasSuffix(name, ".safetensors"):
 		return inspectSafetensors(app, name, o)
 	}
-	m, err := openInspected(name)
+	m, source, err := models.Open(name)
 	if err != nil {
 		return err
 	}
 	defer m.Close()
 	if o.tensor != "" {
-		return inspectTensor(app, m, o)
+		return inspectTensor(app, m, source, o)
 	}
-	r, err := inspectModel(m, o)
+	r, err := inspectModel(m, source, o)
 	if err != nil {
 		return err
 	}
@@ -112,11 +117,8 @@ func inspect(app *app, name string, o inspectOptions) error {
 	return r.text(app.stdout, m, o)
 }
 
-// openInspected opens a converted model by directory.
-func openInspected(name string) (*ctconv.Model, error) { return ctconv.Open(name) }
-
-func inspectModel(m *ctconv.Model, o inspectOptions) (*inspection, error) {
-	r := &inspection{Schema: inspectSchema, Header: m.Header(), Flags: m.Flags(), Vocabulary: m.VocabularySummary(),
+func inspectModel(m *ctconv.Model, source models.Source, o inspectOptions) (*inspection, error) {
+	r := &inspection{Schema: inspectSchema, Model: source.String(), Header: m.Header(), Flags: m.Flags(), Vocabulary: m.VocabularySummary(),
 		Audit: []ctconv.Row{}, Alignment: m.Alignment(), Findings: append([]string{}, m.Findings()...)}
 	for _, t := range m.Sorted() {
 		it := describe(t, o.stats)
@@ -129,7 +131,7 @@ func inspectModel(m *ctconv.Model, o inspectOptions) (*inspection, error) {
 	if o.hf == "" {
 		return r, nil
 	}
-	hf, err := ctconv.ReadHF(o.hf)
+	hf, err := readHF(source, o.hf)
 	if err != nil {
 		return nil, err
 	}
@@ -141,6 +143,19 @@ func inspectModel(m *ctconv.Model, o inspectOptions) (*inspection, error) {
 		r.Exit = 1
 	}
 	return r, nil
+}
+
+// readHF reads the original config from a path, or the one that an embedded model brings if it is named again.
+func readHF(source models.Source, name string) (*ctconv.HF, error) {
+	if !source.Embedded || name != source.Name {
+		return ctconv.ReadHF(name)
+	}
+	const file = "hf_config.json"
+	data, err := source.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	return ctconv.ParseHF(path.Join(name, file), data)
 }
 
 // ignore marks the rows of the fields in keys.
@@ -169,11 +184,15 @@ func describe(t ctconv.Tensor, stats bool) inspectedTensor {
 	return it
 }
 
-func inspectTensor(app *app, m *ctconv.Model, o inspectOptions) error {
+func inspectTensor(app *app, m *ctconv.Model, source models.Source, o inspectOptions) error {
 	t, ok := m.Tensor(o.tensor)
 	if !ok {
-		return &ctconv.Error{File: m.Header().File, Variable: o.tensor, Offset: -1, Defect: "the file has no such variable",
-			Advice: fmt.Sprintf("llmrun convert-inspect %s --tensors", m.Dir)}
+		nearest := near.One(o.tensor, slices.Sorted(maps.Keys(m.Tensors)), "")
+		next := "--tensors"
+		if nearest != "" {
+			next = "--tensor " + nearest
+		}
+		return hint(fmt.Errorf("%s: no variable %s", source, o.tensor), fmt.Sprintf("llmrun convert-inspect %s %s", source, next))
 	}
 	it := describe(t, false)
 	s := t.Stats()

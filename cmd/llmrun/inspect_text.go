@@ -59,6 +59,7 @@ func (r *inspection) headerRows(m *ctconv.Model) [][]string {
 		epsilon = fmt.Sprint(*h.Epsilon)
 	}
 	rows := [][]string{
+		{"model", r.Model},
 		{"file", fmt.Sprintf("%s, %d bytes", h.File, h.Bytes)},
 		{"format", fmt.Sprintf("binary version %d, %s revision %d", h.Version, h.Spec, h.Revision)},
 		{"contents", fmt.Sprintf("%d layers, %d parameters, %d variables and %d aliases", h.Layers, h.Parameters, h.Variables, h.Aliases)},
@@ -98,12 +99,12 @@ func flagRows(flags []ctconv.Flag) [][]string {
 	return rows
 }
 
-// unwrittenFlags lists the options that the file leaves to their defaults: "queries_scale (1/√head_dim), …".
+// unwrittenFlags lists the options that the file leaves to their defaults: "scale_outputs (1), …".
 func unwrittenFlags(flags []ctconv.Flag) string {
 	var list []string
 	for _, f := range flags {
 		if f.Value == "" {
-			list = append(list, fmt.Sprintf("%s (%s)", f.Name[strings.LastIndexByte(f.Name, '/')+1:], f.Default))
+			list = append(list, fmt.Sprintf("%s (%s)", strings.TrimPrefix(strings.TrimPrefix(f.Name, "decoder/"), "layer_N/"), f.Default))
 		}
 	}
 	return strings.Join(list, ", ")

@@ -74,10 +74,10 @@ func (m *Model) Audit(hf *HF) []Row {
 	return a.rows
 }
 
-// row appends a line; explains is what its field explains if it is bad.
+// row appends a line; explains is what its field explains if the file is not as declared.
 func (a *audit) row(field, declared, written string, v Verdict, explains string) {
 	r := Row{Field: field, Declared: declared, Written: written, Verdict: v, Explains: explains}
-	if !r.Bad() {
+	if v == OK || v == Defaulted {
 		r.Explains = none
 	}
 	a.rows = append(a.rows, r)
@@ -196,9 +196,9 @@ func (a *audit) window() {
 		return
 	}
 	a.row("sliding_window", windows(declared, "none"), windows(written, "absent"), verdict,
-		fmt.Sprintf("converted ≠ original beyond %d tokens; never cpu ≠ metal", widest))
+		fmt.Sprintf("converted ≠ original beyond %d tokens; never cpu ≠ metal", cmp.Or(widest, slices.Max(append([]int{0}, written...)))))
 	if verdict == OK && widest > 0 {
-		a.note(fmt.Sprintf("converted ≠ original in prompts beyond %d tokens: CTranslate2 applies the window to generated tokens only", widest))
+		a.note(fmt.Sprintf("converted ≠ original in prompts beyond %d tokens, where CTranslate2's window is another", widest))
 	}
 }
 
@@ -300,12 +300,12 @@ func (a *audit) normOffset() {
 	case flagged == want:
 	case flagged == 0:
 		verdict = Changed
-		a.row("norm offset", declared, written, verdict, "converted ≠ original in every layer, unless the converter added the 1 to gamma (4.6.2 and 4.6.3 did): see --stats")
+		a.row("norm_offset", declared, written, verdict, "converted ≠ original in every layer, unless the converter added the 1 to gamma (4.6.2 and 4.6.3 did): see --stats")
 		return
 	default:
 		verdict = Changed
 	}
-	a.row("norm offset", declared, written, verdict, everywhere)
+	a.row("norm_offset", declared, written, verdict, everywhere)
 }
 
 func (a *audit) epsilon() {
@@ -400,15 +400,15 @@ func (a *audit) sizes() {
 		if !ok { // null or absent: whatever was written follows from the others
 			continue
 		}
-		verdict := OK
+		verdict, explains := OK, broken
 		switch {
 		case declared == s.written:
 		case s.keys[0] == "vocab_size" && s.written > declared:
-			verdict = Extra // added tokens
+			verdict, explains = Extra, "tokens that were added to the tokenizer"
 		default:
 			verdict = Changed
 		}
-		a.row(s.keys[0], formatNumber(declared, 64), formatNumber(s.written, 64), verdict, broken)
+		a.row(s.keys[0], formatNumber(declared, 64), formatNumber(s.written, 64), verdict, explains)
 	}
 }
 
