@@ -1,0 +1,117 @@
+package oracle
+
+import "math"
+
+const (
+	unit       = 0x1p-24  // the most that rounding to float32 moves a normal value, relative to it; an ulp is two units at most
+	tiny       = 0x1p-126 // the smallest normal float32: what lies below may be flushed to zero, on the way in and out
+	maxFloat32 = math.MaxFloat32
+)
+
+// approx is a value computed in float64 and how far from it float32 arithmetic may end, by running error analysis
+// (Wilkinson, "Rounding Errors in Algebraic Processes", 1963): an operation hands on the errors of its operands, by
+// its derivative over all they may be, and adds its own. The err of a NaN or an infinity is 0 and has no meaning.
+//
+// The operations' own errors are those of Metal's precise functions (Metal Shading Language Specification, tables 8.1 and 8.2): + - · / √
+// correctly rounded, 1 unit; exp 4 ulp, tanh 5 ulp.
+type approx struct{ v, err float64 }
+
+// rounded is a value that an operation gave with so many units of rounding.
+func rounded(v, err, units float64) approx {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return approx{v, 0}
+	}
+	size := math.Abs(v) + err
+	if math.Abs(v)-err < tiny { // a subnormal result may be flushed, or rounded: never by more than itself
+		return approx{v, err + units*unit*size + min(tiny, size)}
+	}
+	return approx{v, err + units*unit*size}
+}
+
+// exact is an input. A subnormal one may be read as zero.
+func exact(v float64) approx {
+	if math.Abs(v) < tiny {
+		return approx{v, math.Abs(v)}
+	}
+	return approx{v, 0}
+}
+
+// constant is a number that a program holds rounded to float32.
+func constant(v float64) approx { return rounded(v, 0, 1) }
+
+func (a approx) add(b approx) approx { return rounded(a.v+b.v, a.err+b.err, 1) }
+
+func (a approx) mul(b approx) approx {
+	return rounded(a.v*b.v, math.Abs(a.v)*b.err+math.Abs(b.v)*a.err+a.err*b.err, 1)
+}
+
+// div is a/b, or a·(1/b), which rounds twice.
+func (a approx) div(b approx) approx {
+	v, least := a.v/b.v, math.Abs(b.v)-b.err
+	err := math.Inf(1) // the divisor may be zero
+	switch {
+	case math.IsInf(b.v, 0):
+		err = 0
+	case least > 0:
+		err = (math.Abs(v)*b.err + a.err) / least
+	}
+	if math.Abs(b.v)+b.err > maxFloat32 { // the divisor may overflow, and the quotient be zero
+		err += math.Abs(v)
+	}
+	return rounded(v, err, 2)
+}
+
+// sqrt: √x - √v = (x-v) / (√x + √v).
+func (a approx) sqrt() approx {
+	v := math.Sqrt(a.v)
+	if a.err == 0 {
+		return rounded(v, 0, 1)
+	}
+	return rounded(v, a.err/(v+math.Sqrt(max(0, a.v-a.err))), 1)
+}
+
+func (a approx) exp() approx {
+	v := math.Exp(a.v)
+	return rounded(v, v*math.Expm1(a.err), 2*4)
+}
+
+// tanh: its slope is 1 - tanh², greatest at the argument nearest to zero; no two values of it are farther apart than 2.
+func (a approx) tanh() approx {
+	near := math.Tanh(max(0, math.Abs(a.v)-a.err))
+	return rounded(math.Tanh(a.v), min(2, a.err*(1-near*near)), 2*5)
+}
+
+// erf: Metal has none, and those written for it stay within 2^-22 of it. Its slope is 2/√π · exp(-x²).
+func (a approx) erf() approx {
+	near := max(0, math.Abs(a.v)-a.err)
+	return rounded(math.Erf(a.v), min(2, a.err*2/math.SqrtPi*math.Exp(-near*near)+0x1p-22), 1)
+}
+
+// sum is Σ aₖ·bₖ in float32, in any order, fused or not: a term passes at most n roundings, so the error is at most γ(n) ·
+// Σ|aₖ·bₖ|, γ(n) = n·u/(1-n·u) (Higham, "Accuracy and Stability of Numerical Algorithms", §3.1). One rounding more than
+// n pays for the oracle's own sum. extra counts roundings of a term before it is summed.
+//
+// Subnormals: the product and the sum of each term may be flushed, and each factor may be read as zero. A sum that may overflow
+// on its way (not every order does) may end anywhere.
+func sum(a, b []float64, extra int) approx {
+	var v, size, most float64
+	for k, x := range a {
+		y := b[k]
+		v += x * y
+		size += math.Abs(x * y)
+		most = max(most, math.Abs(x), math.Abs(y))
+	}
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return approx{v, 0}
+	}
+	n := float64(len(a))
+	roundings := (n + 1 + float64(extra)) * unit
+	err := roundings/(1-roundings)*size + 2*n*tiny
+	if most > 0 {
+		err += n * tiny * most
+	}
+	if size+err > maxFloat32 {
+		err = math.Inf(1)
+	}
+	return approx{v, err}
+}

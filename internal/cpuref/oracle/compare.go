@@ -1,0 +1,77 @@
+package oracle
+
+import (
+	"math"
+
+	"llmrun/internal/engine"
+	"llmrun/internal/num"
+)
+
+// Judged is what one output operand of an op should hold: Rows·Cols elements, row after row. An element may stray Allowed from
+// Want, the rounding to the buffer's type included.
+type Judged struct {
+	Operand       engine.Operand
+	Want, Allowed []float64
+}
+
+// Report is what a comparison found.
+type Report struct {
+	Elements   int
+	WorstRatio float64 // the greatest |got - want| / allowed; +Inf where that says nothing: a NaN, say
+	WorstIndex int     // its element, Rows·Cols row after row
+	Bad        int     // elements beyond what is allowed
+	NonFinite  int     // NaNs and infinities found, wanted or not
+}
+
+// OK tells whether every element is within its bound.
+func (r Report) OK() bool { return r.Bad == 0 }
+
+// Got reads what the operand's buffer holds, once the ops before have finished.
+func (j Judged) Got() ([]float64, error) {
+	in, err := read(j.Operand)
+	if err != nil {
+		return nil, err
+	}
+	return in.all(), nil
+}
+
+// Compare holds got to what was judged.
+func (j Judged) Compare(got []float64) Report {
+	r := Report{Elements: len(j.Want)}
+	limit := overflow(j.Operand.Buffer.DType())
+	for i, want := range j.Want {
+		if math.IsNaN(got[i]) || math.IsInf(got[i], 0) {
+			r.NonFinite++
+		}
+		ratio := strays(got[i], want, j.Allowed[i], limit)
+		if !(ratio <= 1) {
+			r.Bad++
+		}
+		if ratio > r.WorstRatio {
+			r.WorstRatio, r.WorstIndex = ratio, i
+		}
+	}
+	return r
+}
+
+// strays is |got - want| / allowed. A NaN must be met by a NaN, an infinity by the same one; where want may be so large
+// that rounding makes an infinity of it, an infinity is right too.
+func strays(got, want, allowed, limit float64) float64 {
+	switch {
+	case got == want, math.IsNaN(got) && math.IsNaN(want):
+		return 0
+	case math.IsInf(got, 0) && math.Signbit(got) == math.Signbit(want) && math.Abs(want)+allowed >= limit:
+		return 0
+	case math.IsNaN(got), math.IsInf(got, 0), math.IsNaN(want), math.IsInf(want, 0), allowed == 0:
+		return math.Inf(1)
+	}
+	return math.Abs(got-want) / allowed
+}
+
+// overflow is where rounding to a type gives infinity: half a last bit above the greatest value.
+func overflow(d num.DType) float64 {
+	if d == num.Float16 {
+		return 65520
+	}
+	return 0x1.ffffffp127
+}

@@ -1,0 +1,347 @@
+// Package oracle computes every op again in float64, from the op's own inputs, as its formula reads, and beside each value
+// how far a right answer may stray from it: whatever the order in which a backend sums in float32, whether it fuses multiply
+// and add, with the accuracies that Metal's precise functions promise. So it judges any backend, and an op by itself:
+// one that hands on what was already wrong is innocent.
+package oracle
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"llmrun/internal/engine"
+	"llmrun/internal/num"
+)
+
+// Judge computes what op should have written. It reads op's inputs as they are: no op writes what it reads, so
+// they are there before and after.
+func Judge(op engine.Op) ([]Judged, error) {
+	outs, ins := op.Operands()
+	in := map[string]input{}
+	for _, o := range ins {
+		opened, err := read(o)
+		if err != nil {
+			return nil, fmt.Errorf("%v: %s: %w", op.Site(), o.Name, err)
+		}
+		in[o.Name] = opened
+	}
+	judged := make([]Judged, len(outs))
+	out := make([]output, len(outs))
+	for i, o := range outs {
+		judged[i] = Judged{o, make([]float64, o.Rows*o.Cols), make([]float64, o.Rows*o.Cols)}
+		out[i] = output{&judged[i], o.Buffer.DType()}
+	}
+	switch o := op.(type) {
+	case *engine.Embed:
+		return judged, embed(o, out[0], in)
+	case *engine.RMSNorm:
+		rmsNorm(o, out[0], in)
+	case *engine.Linear:
+		linear(o, out[0], in)
+	case *engine.RoPE:
+		rope(o, out[0], in)
+	case *engine.KVWrite:
+		copied(out[0], in["k"])
+		copied(out[1], in["v"])
+	case *engine.Scores:
+		scores(o, out[0], in)
+	case *engine.Softmax:
+		softmax(o, out[0], in)
+	case *engine.Context:
+		context(o, out[0], in)
+	case *engine.Activate:
+		activate(o, out[0], in)
+	case *engine.Add:
+		add(o, out[0], in)
+	case *engine.SoftCap:
+		softCap(o, out[0], in)
+	default:
+		panic(fmt.Sprintf("BUG: %v: no op %T", op.Site(), op))
+	}
+	return judged, nil
+}
+
+// input is an operand that is read.
+type input struct {
+	engine.Operand
+	data []byte
+}
+
+func read(o engine.Operand) (input, error) {
+	data, err := o.Buffer.Host()
+	if err != nil {
+		return input{}, err
+	}
+	if end := o.Offset + (o.Rows-1)*o.Stride + o.Cols; end > o.Buffer.Len() {
+		return input{}, fmt.Errorf("reaches to element %d of a buffer of %d", end, o.Buffer.Len())
+	}
+	return input{o, data}, nil
+}
+
+// row gives row r in float64.
+func (in input) row(r int) []float64 {
+	d := in.Buffer.DType()
+	narrow, wide := make([]float32, in.Cols), make([]float64, in.Cols)
+	num.Float32s(narrow, d, in.data[(in.Offset+r*in.Stride)*d.Size():])
+	for i, v := range narrow {
+		wide[i] = float64(v)
+	}
+	return wide
+}
+
+// all gives all rows, one after the other.
+func (in input) all() []float64 {
+	var all []float64
+	for r := range in.Rows {
+		all = append(all, in.row(r)...)
+	}
+	return all
+}
+
+// weights gives row n of matrix "w".
+func weights(in map[string]input, n int) []float64 {
+	row := in["w"].row(n)
+	if scale, ok := in["scale"]; ok {
+		s := num.Float32At(num.Float32, scale.data, scale.Offset+n)
+		for i, q := range row {
+			row[i] = float64(float32(q) * s)
+		}
+	}
+	return row
+}
+
+// output is an operand that is judged.
+type output struct {
+	*Judged
+	dtype num.DType
+}
+
+// set states element i of row r. Storing as a half rounds once more, by 2^-11 relative, or 2^-25 among the subnormal halves. A
+// value that no arithmetic has touched has one right answer.
+func (o output) set(r, i int, a approx) {
+	if o.dtype == num.Float16 {
+		if a.err == 0 {
+			a.v = float64(num.Float16ToFloat32(num.Float32ToFloat16(float32(a.v))))
+		} else {
+			a.err += max(0x1p-11*(math.Abs(a.v)+a.err), 0x1p-25)
+		}
+	}
+	o.Want[r*o.Operand.Cols+i], o.Allowed[r*o.Operand.Cols+i] = a.v, a.err
+}
+
+func copied(out output, in input) {
+	for t := range in.Rows {
+		for i, v := range in.row(t) {
+			out.set(t, i, exact(v))
+		}
+	}
+}
+
+func embed(o *engine.Embed, out output, in map[string]input) error {
+	for t := range o.Rows() {
+		id := int(int32(binary.LittleEndian.Uint32(in["ids"].data[4*(in["ids"].Offset+t):])))
+		if id < 0 || id >= o.W.Rows {
+			return fmt.Errorf("%v: token id %d, the vocabulary has %d", o.Site(), id, o.W.Rows)
+		}
+		for i, v := range weights(in, id) {
+			a := exact(v)
+			if o.Scale != 1 {
+				a = a.mul(exact(float64(o.Scale)))
+			}
+			out.set(t, i, a)
+		}
+	}
+	return nil
+}
+
+func rmsNorm(o *engine.RMSNorm, out output, in map[string]input) {
+	w := in["w"].row(0)
+	for t := range o.Rows() {
+		row := in["x"].row(t)
+		for h := range o.Heads {
+			x := row[h*o.Dim:][:o.Dim]
+			squares := sum(x, x, 0)
+			overflows := math.IsInf(squares.err, 1)
+			if overflows {
+				squares.err = 0
+			}
+			root := squares.div(exact(float64(o.Dim))).add(exact(float64(o.Eps))).sqrt()
+			inv := exact(1).div(root)
+			if overflows { // an infinite sum makes it 0
+				inv.err += inv.v
+			}
+			for i, v := range x {
+				gain := exact(float64(o.Offset)).add(exact(w[i]))
+				out.set(t, h*o.Dim+i, exact(v).mul(inv).mul(gain))
+			}
+		}
+	}
+}
+
+func linear(o *engine.Linear, out output, in map[string]input) {
+	x := make([][]float64, o.Rows())
+	for t := range x {
+		x[t] = in["x"].row(t)
+	}
+	extra := 0
+	if o.W.Scale != nil {
+		extra = 1 // the scale may be applied to the sum instead of the weight
+	}
+	for n := range o.W.Rows {
+		w := weights(in, n)
+		for t := range x {
+			a := sum(x[t], w, extra)
+			if bias, ok := in["bias"]; ok {
+				a = a.add(exact(float64(num.Float32At(num.Float32, bias.data, bias.Offset+n))))
+			}
+			out.set(t, n, a)
+		}
+	}
+}
+
+func rope(o *engine.RoPE, out output, in map[string]input) {
+	half := o.RotaryDim / 2
+	for t := range o.Rows() {
+		row, table := in["x"].row(t), in["table"].row(t)
+		for h := range o.Heads {
+			x := row[h*o.Dim:][:o.Dim]
+			for i := range half {
+				first, second := i, i+half
+				if o.Interleaved {
+					first, second = 2*i, 2*i+1
+				}
+				a, b, cos, sin := exact(x[first]), exact(x[second]), exact(table[i]), exact(table[half+i])
+				out.set(t, h*o.Dim+first, a.mul(cos).add(b.mul(exact(-sin.v))))
+				out.set(t, h*o.Dim+second, b.mul(cos).add(a.mul(sin)))
+			}
+			for i := o.RotaryDim; i < o.Dim; i++ {
+				out.set(t, h*o.Dim+i, exact(x[i]))
+			}
+		}
+	}
+}
+
+func scores(o *engine.Scores, out output, in map[string]input) {
+	_, first, keys := o.Keys(o.Pass())
+	k := make([][]float64, keys)
+	for j := range k {
+		k[j] = in["k"].row(j)
+	}
+	for t := range o.Rows() {
+		q := in["q"].row(t)
+		for h := range o.Heads {
+			kv := h / (o.Heads / o.KVHeads) * o.Dim
+			for j := range first + t { // the rest stays 0, exactly
+				dot := sum(q[h*o.Dim:][:o.Dim], k[j][kv:][:o.Dim], 0)
+				out.set(h*o.Rows()+t, j, dot.mul(exact(float64(o.Scale))))
+			}
+		}
+	}
+}
+
+func softmax(o *engine.Softmax, out output, in map[string]input) {
+	_, first, keys := o.Keys(o.Pass())
+	e, ones := make([]approx, keys), make([]float64, keys)
+	for j := range ones {
+		ones[j] = 1
+	}
+	for r := range o.Heads * o.Rows() {
+		n := first + r%o.Rows()
+		x, weight := in["x"].row(r)[:n], make([]float64, n)
+		top, strayed := math.Inf(-1), 0.0
+		for _, v := range x {
+			top = max(top, v)
+		}
+		for j, v := range x {
+			e[j] = exact(v).add(exact(-top)).exp()
+			weight[j] = e[j].v
+			strayed += e[j].err
+		}
+		total := sum(weight, ones[:n], 0)
+		total.err += strayed
+		for j := range x {
+			out.set(r, j, e[j].div(total))
+		}
+	}
+}
+
+func context(o *engine.Context, out output, in map[string]input) {
+	_, first, keys := o.Keys(o.Pass())
+	v := make([][]float64, o.KVHeads*o.Dim) // by dimension
+	for i := range v {
+		v[i] = make([]float64, keys)
+	}
+	for j := range keys {
+		for i, a := range in["v"].row(j) {
+			v[i][j] = a
+		}
+	}
+	for h := range o.Heads {
+		kv := h / (o.Heads / o.KVHeads) * o.Dim
+		for t := range o.Rows() {
+			n := first + t
+			p := in["p"].row(h*o.Rows() + t)[:n]
+			for i := range o.Dim {
+				out.set(t, h*o.Dim+i, sum(p, v[kv+i][:n], 0))
+			}
+		}
+	}
+}
+
+func activate(o *engine.Activate, out output, in map[string]input) {
+	for t := range o.Rows() {
+		gate, up := in["gate"].row(t), []float64(nil)
+		if u, ok := in["up"]; ok {
+			up = u.row(t)
+		}
+		for i, v := range gate {
+			a := activation(o.F, v)
+			if up != nil {
+				a = a.mul(exact(up[i]))
+			}
+			out.set(t, i, a)
+		}
+	}
+}
+
+// activation is F(x), as the list in package engine reads.
+func activation(f engine.Function, v float64) approx {
+	x, one, half := exact(v), exact(1), exact(0.5)
+	sigmoid := func(a approx) approx { return one.add(approx{-a.v, a.err}.exp()) } // its denominator
+	switch f {
+	case engine.ReLU:
+		return exact(max(0, v))
+	case engine.GELUTanh:
+		inner := x.add(constant(0.044715).mul(x.mul(x).mul(x)))
+		return half.mul(x).mul(one.add(constant(math.Sqrt(2 / math.Pi)).mul(inner).tanh()))
+	case engine.SiLU:
+		return x.div(sigmoid(x))
+	case engine.GELU:
+		return half.mul(x).mul(one.add(constant(1 / math.Sqrt2).mul(x).erf()))
+	case engine.GELUSigmoid:
+		return x.div(sigmoid(constant(1.702).mul(x)))
+	case engine.Tanh:
+		return x.tanh()
+	case engine.Sigmoid:
+		return one.div(sigmoid(x))
+	}
+	panic(fmt.Sprintf("BUG: no activation function %d", int(f)))
+}
+
+func softCap(o *engine.SoftCap, out output, in map[string]input) {
+	bound := exact(float64(o.Cap))
+	for t := range o.Rows() {
+		for i, v := range in["x"].row(t) {
+			out.set(t, i, bound.mul(exact(v).div(bound).tanh()))
+		}
+	}
+}
+
+func add(o *engine.Add, out output, in map[string]input) {
+	for t := range o.Rows() {
+		a, b := in["a"].row(t), in["b"].row(t)
+		for i := range a {
+			out.set(t, i, exact(a[i]).add(exact(b[i])))
+		}
+	}
+}
