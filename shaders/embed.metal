@@ -2,7 +2,7 @@
 using namespace metal;
 #pragma METAL fp math_mode(safe)
 
-struct EmbedArgs { uint dim, hasScale; float factor; };
+struct EmbedArgs { uint dim, hasScale, hasPositions; float factor; };
 
 // The weight's types as float. A bfloat16 is the upper half of a float.
 inline float widen(float w) { return w; }
@@ -10,15 +10,17 @@ inline float widen(half w) { return float(w); }
 inline float widen(ushort w) { return as_type<float>(uint(w) << 16); }
 inline float widen(char w) { return float(w); }
 
-// out[t,i] = w[ids[t],i] * factor; a thread for each element. The ids were checked before. Without hasScale, scale is bound to w and not read.
+// out[t,i] = w[ids[t],i] * factor + positions[t,i]; a thread for each element. The ids were checked before; positions begin
+// at the first row's. Without hasScale or hasPositions, scale or positions is bound to w and not read.
 template <typename T, typename W>
 [[kernel]] void embed(device T *out [[buffer(0)]], device const int *ids [[buffer(1)]],
                       device const W *w [[buffer(2)]], device const float *scale [[buffer(3)]],
-                      constant EmbedArgs &args [[buffer(4)]], uint2 at [[thread_position_in_grid]]) {
-    ulong id = ulong(ids[at.y]);
+                      device const float *positions [[buffer(4)]], constant EmbedArgs &args [[buffer(5)]],
+                      uint2 at [[thread_position_in_grid]]) {
+    ulong id = ulong(ids[at.y]), to = ulong(at.y) * args.dim + at.x;
     float v = widen(w[id * args.dim + at.x]);
     if (args.hasScale != 0) v *= scale[id];
-    out[ulong(at.y) * args.dim + at.x] = T(v * args.factor);
+    out[to] = T(args.hasPositions != 0 ? fma(v, args.factor, positions[to]) : v * args.factor);
 }
 
 template [[host_name("embed_f32_f32")]] [[kernel]] decltype(embed<float, float>) embed<float, float>;

@@ -3,7 +3,9 @@ package metal
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"unicode"
 	"unsafe"
 
 	"llmrun/internal/engine"
@@ -212,8 +214,9 @@ func (b *Backend) resolve(d *dispatch) error {
 // failure puts the op's site and kernel before the failure of a command buffer. Metal does not say which dispatch of many failed,
 // unless its text names the kernel (the host device's does): then it is the first op that uses it, else all are named.
 func (b *Backend) failure(err error) error {
+	words := strings.FieldsFunc(err.Error(), func(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) })
 	for i := range b.pending {
-		if d := &b.pending[i]; len(b.pending) == 1 || strings.Contains(err.Error(), "kernel "+d.kernel.name+":") {
+		if d := &b.pending[i]; len(b.pending) == 1 || slices.Contains(words, d.kernel.name) {
 			return fmt.Errorf("%v: metal kernel %s: %w", d.site, d.kernel.name, err)
 		}
 	}

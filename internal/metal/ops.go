@@ -11,8 +11,12 @@ import (
 // The kernels' args, field for field as the shaders spell them; a test compares the two.
 type (
 	embedArgs struct {
-		dim, hasScale uint32
-		factor        float32
+		dim, hasScale, hasPositions uint32
+		factor                      float32
+	}
+	layerNormArgs struct {
+		dim uint32
+		eps float32
 	}
 	rmsNormArgs struct {
 		dim, stride uint32
@@ -48,6 +52,9 @@ func (b *Backend) Run(op engine.Op) {
 	case *engine.RMSNorm:
 		queue(b, o.Site(), plain("rmsnorm"), simdgroups(o.Heads, o.Rows()), simdgroup,
 			rmsNormArgs{uint32(o.Dim), uint32(o.X.Stride), o.Eps, o.Offset}, b.act(o.Out), b.view(o.X), b.float(o.W))
+	case *engine.LayerNorm:
+		queue(b, o.Site(), plain("layernorm"), simdgroups(1, o.Rows()), simdgroup,
+			layerNormArgs{uint32(o.Dim), o.Eps}, b.act(o.Out), b.act(o.X), b.float(o.W), b.float(o.Bias))
 	case *engine.Linear:
 		b.linear(o)
 	case *engine.RoPE:
@@ -98,9 +105,14 @@ func (b *Backend) embed(o *engine.Embed) {
 		}
 	}
 	w, scale := b.matrix(o.W)
+	positions := w
+	if o.Positions != nil {
+		positions = at(b.float(o.Positions), num.Float32, o.In.Pos*o.W.Cols)
+	}
 	grid, group := elements(o.W.Cols, o.Rows(), 1)
 	queue(b, o.Site(), kernelKey{"embed", "", o.W.Buffer.DType()}, grid, group,
-		embedArgs{uint32(o.W.Cols), flag(o.W.Scale != nil), o.Scale}, b.act(o.Out), b.typed(o.IDs, num.Int32), w, scale)
+		embedArgs{uint32(o.W.Cols), flag(o.W.Scale != nil), flag(o.Positions != nil), o.Scale},
+		b.act(o.Out), b.typed(o.IDs, num.Int32), w, scale, positions)
 }
 
 const (

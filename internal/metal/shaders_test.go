@@ -73,7 +73,7 @@ func readShaders(t *testing.T) map[string]shader {
 func TestArgs(t *testing.T) {
 	kinds := map[reflect.Kind]string{reflect.Uint32: "uint", reflect.Float32: "float"}
 	all := readShaders(t)
-	args := []any{embedArgs{}, rmsNormArgs{}, linearArgs{}, ropeArgs{}, kvWriteArgs{}, scoresArgs{}, softmaxArgs{}, contextArgs{},
+	args := []any{embedArgs{}, layerNormArgs{}, rmsNormArgs{}, linearArgs{}, ropeArgs{}, kvWriteArgs{}, scoresArgs{}, softmaxArgs{}, contextArgs{},
 		activateArgs{}, addArgs{}, softCapArgs{}}
 	if len(args) != len(all) {
 		t.Errorf("%d args structs for %d shaders", len(args), len(all))
@@ -118,7 +118,7 @@ func TestBufferOrder(t *testing.T) {
 	all, seen := readShaders(t), map[string]bool{}
 	for _, activations := range []num.DType{num.Float32, num.Float16} {
 		b, buf := recorder(activations)
-		for _, op := range everyOp(activations, buf) {
+		for _, op := range everyOp(activations, 36, buf) {
 			b.pending = b.pending[:0] // an Embed syncs what is pending
 			b.Run(op)
 			d := b.pending[0]
@@ -140,8 +140,8 @@ func TestBufferOrder(t *testing.T) {
 			}
 			for i, p := range s.parameters[:d.slotCount] {
 				o, ok := operands[p]
-				if !ok { // an absent scale, bias or up: bound to what stands before it
-					o = operands[map[string]string{"scale": "w", "bias": "w", "up": "gate"}[p]]
+				if !ok { // an absent scale, bias, positions or up: bound to what stands before it
+					o = operands[map[string]string{"scale": "w", "bias": "w", "positions": "w", "up": "gate"}[p]]
 				}
 				m := o.Buffer.(*buffer)
 				if d.slots[i].mtl != m.mtl {
