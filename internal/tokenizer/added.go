@@ -11,11 +11,12 @@ import (
 type addedToken struct {
 	id         int32
 	content    string
-	singleWord bool // only where no letter or digit touches it
-	lstrip     bool // swallows the white space before it
-	rstrip     bool // swallows the white space after it
-	normalized bool // looked for in the normalized text, not in the text as typed
-	special    bool // can be left out when decoding
+	singleWord bool   // only where no letter or digit touches it
+	lstrip     bool   // swallows the white space before it
+	rstrip     bool   // swallows the white space after it
+	normalized bool   // looked for in the normalized text, not in the text as typed
+	special    bool   // can be left out when decoding
+	text       string // content, normalized if normalized is set: what is found, and what ids decode to
 }
 
 // An addedSet finds added tokens in a text: from left to right, the longest where several begin.
@@ -24,18 +25,18 @@ type addedSet struct {
 	lengths [256][]int // by first byte, the lengths in bytes of the tokens that begin with it, longest first
 }
 
-// add puts a token into the set to be found as content. The first of two equal ones stays.
-func (s *addedSet) add(content string, a addedToken) {
-	if _, ok := s.tokens[content]; ok || content == "" {
+// add puts a token into the set. The first of two that read alike stays.
+func (s *addedSet) add(a addedToken) {
+	if _, ok := s.tokens[a.text]; ok || a.text == "" {
 		return
 	}
 	if s.tokens == nil {
 		s.tokens = map[string]addedToken{}
 	}
-	s.tokens[content] = a
-	l := &s.lengths[content[0]]
-	if !slices.Contains(*l, len(content)) {
-		*l = append(*l, len(content))
+	s.tokens[a.text] = a
+	l := &s.lengths[a.text[0]]
+	if !slices.Contains(*l, len(a.text)) {
+		*l = append(*l, len(a.text))
 		slices.SortFunc(*l, func(a, b int) int { return b - a })
 	}
 }

@@ -196,11 +196,13 @@ func (t *Tokenizer) NewStream(skipSpecial bool) *Stream {
 // character, or a run of byte tokens, is held back.
 func (s *Stream) Push(id int) string {
 	token, ok := s.t.Token(id)
-	switch {
-	case !ok:
+	if !ok {
 		token = placeholder(id)
-	case s.skipSpecial && s.t.IsSpecial(id):
-		return ""
+	} else if a, ok := s.t.added[int32(id)]; ok {
+		if a.special && s.skipSpecial {
+			return ""
+		}
+		token = a.text
 	}
 	s.push(s.stages, token)
 	return s.take()

@@ -14,7 +14,7 @@ import (
 //
 // A reduced tokenizer keeps ids, merges in order and all components, but only what the oracles can reach:
 // the tokens that occur inside the words their texts are cut into, the merges that make those, the tokens of
-// the id lists, the byte tokens, and the added tokens that occur in a text. A merge left out makes a token that
+// the id lists, the tokens of single bytes, and the added tokens that occur in a text. A merge left out makes a token that
 // occurs in no word, so it never applies, and every text is encoded by the same merges as in full.
 func TestReduce(t *testing.T) {
 	for _, family := range families {
@@ -56,7 +56,8 @@ func reduced(t *testing.T, full *Tokenizer, data []byte, encodings []encoding, d
 		keepIDs(keep, full, d.IDs)
 	}
 	for token := range full.model.ids {
-		if _, isByte := byteToken(token); isByte || token == full.model.unkText {
+		_, isByte := byteToken(token)
+		if isByte || len(appendByteLevel(nil, token)) == 1 || token == full.model.unkText {
 			keep[token] = true
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
 // A Tokenizer is safe for use by several goroutines.
@@ -84,6 +85,11 @@ func (f *file) build() (t *Tokenizer, err error) {
 	if err := t.addTokens(f.added); err != nil {
 		return nil, err
 	}
+	for _, id := range slices.Concat(t.before, t.after) {
+		if _, ok := t.Token(int(id)); !ok {
+			return nil, at(f.postProcessor.path, "adds id %d, which is not in the vocabulary", id)
+		}
+	}
 	return t, t.checkUnknown()
 }
 
@@ -103,13 +109,15 @@ func (t *Tokenizer) addTokens(tokens []addedToken) error {
 		if other, ok := t.added[a.id]; ok {
 			return at(path, "%q has id %d, which is %q already", a.content, a.id, other.content)
 		}
+		set := &t.asTyped
+		a.text = a.content
+		if a.normalized {
+			set = &t.inNormal
+			a.text = t.normalize(a.content)
+		}
+		set.add(a)
 		t.added[a.id] = a
 		t.size = max(t.size, int(a.id)+1)
-		if a.normalized {
-			t.inNormal.add(t.normalize(a.content), a)
-		} else {
-			t.asTyped.add(a.content, a)
-		}
 	}
 	return nil
 }
@@ -154,9 +162,9 @@ func (c *component) template(t *Tokenizer) error {
 		path := fmt.Sprintf("%s.single[%d]", c.path, i)
 		switch {
 		case p.special != "":
-			ids, ok := c.specials[p.special]
-			if !ok {
-				return at(path, "%q is not in special_tokens", p.special)
+			ids := c.specials[p.special]
+			if len(ids) == 0 {
+				return at(path, "%q has no ids in special_tokens", p.special)
 			}
 			around[side] = append(around[side], ids...)
 		case p.sequence != "A" || side == 1:
