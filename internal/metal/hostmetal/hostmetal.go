@@ -1,0 +1,152 @@
+// Package hostmetal serves the subset of Apple's Metal that llmrun uses on machines without Metal.
+//
+// It is a shared library, built from the embedded native folder by the machine's C++ compiler into
+// the user's cache at first use, that exports the C symbols of Apple's libraries: objc_msgSend,
+// sel_registerName, objc_getClass, the autorelease pools, MTLCreateSystemDefaultDevice. Behind them
+// stand a miniature Objective-C runtime (native/runtime/objc.cpp), the Metal classes (metal.cpp) and
+// an executor that runs kernels on all cores (exec.cpp). Metal source is compiled by the same
+// compiler: a pre-pass in Go (prepass.go) finds the kernels, and a metal_stdlib of our own
+// (native/prelude) gives their words a meaning in C++.
+//
+// Results in safe math mode have the same bits on every machine and with every compiler.
+package hostmetal
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+)
+
+// abiVersion is MSL_ABI of native/abi.h.
+const abiVersion = 1
+
+// Info describes the library that stands in for Metal.
+type Info struct {
+	Path     string // of the shared library
+	Compiler string // "g++ 12.2"
+}
+
+// String is how reports name the device: "host device, g++ 12.2".
+func (i Info) String() string { return "host device, " + i.Compiler }
+
+// Library builds, or finds in the cache, the shared library that serves Metal's symbols. Without a
+// compiler the error is a *NoCompilerError, with a cache that others could write to an
+// *UnsafeCacheError; both have a Hint method. Load the library with purego.Dlopen, then call Attach.
+func Library() (Info, error) {
+	c, err := findCompiler()
+	if err != nil {
+		return Info{}, err
+	}
+	inputs := []string{"native/runtime/exec.cpp", "native/runtime/objc.cpp", "native/runtime/metal.cpp"}
+	flags := c.flags()
+	path, err := cached(key("hostmetal", c, flags, ""), func(dir string) (string, error) {
+		return "lib.so", c.run(dir, flags, nil, inputs, "lib.so", "-lpthread", "-ldl")
+	})
+	var failed *CompileError
+	if errors.As(err, &failed) {
+		err = fmt.Errorf("host Metal device: %s cannot compile its runtime: %w", c.name, failed)
+	}
+	return Info{Path: path, Compiler: c.name}, err
+}
+
+// key names a library after all that decides its content.
+func key(stem string, c *compiler, flags []string, text string) string {
+	h := sha256.New()
+	fmt.Fprintf(h, "%d %s %s %q %q\n", abiVersion, runtime.GOOS, runtime.GOARCH, c.identity, flags)
+	fs.WalkDir(native, ".", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			b, _ := native.ReadFile(path)
+			fmt.Fprintf(h, "%s %d\n%s", path, len(b), b)
+		}
+		return err
+	})
+	h.Write([]byte(text))
+	return fmt.Sprintf("%s-%x", stem, h.Sum(nil)[:16])
+}
+
+// numerics are the two independent switches of MTLCompileOptions: what the compiler may change, and
+// which functions unqualified names mean.
+type numerics struct {
+	fastMath, fastFunctions bool
+}
+
+// compileMetal turns Metal source into a shared library in the cache.
+func compileMetal(text string, mode numerics) (path string, err error) {
+	c, err := findCompiler()
+	if err != nil {
+		return "", err
+	}
+	s, err := parse(text)
+	if err != nil {
+		return "", &CompileError{err.Error()}
+	}
+	flags, unit := c.kernelFlags(mode), s.cxx(mode.fastMath)
+	stem := strings.TrimSuffix(s.file, ".metal")
+	return cached(key(stem, c, flags, unit), func(dir string) (string, error) {
+		return "lib.so", c.run(dir, flags, map[string]string{"unit.cpp": unit}, []string{"unit.cpp"}, "lib.so", "-lm")
+	})
+}
+
+// compileRequest mirrors CompileRequest in metal.cpp.
+type compileRequest struct {
+	source                  *byte
+	bytes                   uint64
+	fastMath, fastFunctions uint32
+	out                     *byte
+	room, used              uint64
+}
+
+// The codes of MTLLibraryError.
+const (
+	libraryErrorInternal       = 2
+	libraryErrorCompileFailure = 3
+)
+
+// serve answers newLibraryWithSource:options:error:.
+func serve(r *compileRequest) uintptr {
+	text := string(unsafe.Slice(r.source, r.bytes))
+	answer, err := compileMetal(text, numerics{r.fastMath != 0, r.fastFunctions != 0})
+	code := uintptr(0)
+	var failed *CompileError
+	switch {
+	case errors.As(err, &failed):
+		code, answer = libraryErrorCompileFailure, "Compilation failed:\n\n"+failed.Text
+	case err != nil:
+		code, answer = libraryErrorInternal, err.Error()
+	}
+	r.used = uint64(copy(unsafe.Slice(r.out, r.room-1), answer))
+	return code
+}
+
+// threads is $LLMRUN_THREADS, or the number of processors.
+func threads() uint32 {
+	if n, err := strconv.Atoi(os.Getenv("LLMRUN_THREADS")); err == nil && n > 0 && n <= 1024 {
+		return uint32(n)
+	}
+	return uint32(runtime.NumCPU())
+}
+
+var served = purego.NewCallback(serve)
+
+// Attach connects the loaded library, a handle from purego.Dlopen, with the compiler. Call it before
+// the first device is created; more calls change nothing.
+func Attach(handle uintptr) error {
+	fn, err := purego.Dlsym(handle, "hostmetal_attach")
+	if err != nil {
+		return fmt.Errorf("host Metal device: %w", err)
+	}
+	var attach func(threads uint32, compile uintptr) uint32
+	purego.RegisterFunc(&attach, fn)
+	if abi := attach(threads(), served); abi != abiVersion {
+		panic(fmt.Sprintf("BUG: the runtime has ABI %d, this package %d", abi, abiVersion))
+	}
+	return nil
+}

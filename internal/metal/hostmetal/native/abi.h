@@ -1,0 +1,106 @@
+// The layouts shared by the runtime and the compiled kernel libraries. Plain C structs; any change
+// of meaning must raise MSL_ABI.
+#pragma once
+
+typedef unsigned char      msl_u8;
+typedef unsigned int       msl_u32;
+typedef unsigned long long msl_u64;
+
+enum {
+    MSL_ABI = 1,
+    MSL_BUFFERS = 31,          // buffer argument table, as in Metal
+    MSL_TG_ARGS = 8,           // [[threadgroup(n)]] arguments
+    MSL_SIMD = 32,             // lanes of a simdgroup
+    MSL_THREADS = 1024,        // threads of a threadgroup
+    MSL_TG_BYTES = 32768,      // threadgroup memory
+    MSL_STACK = 16384,         // bytes of one thread's stack
+    MSL_STACKS = MSL_THREADS * MSL_STACK  // a worker's stacks, aligned to their own size
+};
+
+enum { MSL_ARG_BUFFER = 0, MSL_ARG_THREADGROUP = 1, MSL_ARG_BUILTIN = 2 };
+enum { MSL_REF = 1, MSL_CONSTANT = 2 };  // flags of an argument: T&, constant address space
+enum { MSL_SYNCS = 1, MSL_STATIC_TG = 2, MSL_FTZ = 4 };  // flags of a kernel
+
+struct MslThread;
+struct MslGroup;
+
+struct MslArg {
+    msl_u32 kind, index, flags, size, align;  // size and align of the pointee
+};
+
+struct MslKernel {
+    const char*        name;
+    const char*        file;
+    msl_u32            line, nargs;
+    const MslArg*      args;
+    const char* const* arg_names;
+    msl_u32            flags, max_threads;
+    msl_u32            tg_static;  // bytes of static threadgroup memory seen so far; written by the runtime
+    void (*entry)(MslThread*);     // one thread, on its own stack: kernels that synchronise
+    // All threads lo <= p < hi of a group, one after another: kernels that do not.
+    void (*loop)(MslGroup*, const msl_u32* lo, const msl_u32* hi);
+};
+
+struct MslBuf {
+    void*   p;         // offset included
+    msl_u64 len, off;  // bytes from p on; offset of p in its buffer
+};
+
+struct MslCmd {
+    MslKernel* k;
+    msl_u32    groups[3], tpg[3], threads[3];  // threadgroups, threads of one, threads of the grid
+    msl_u32    tg_len[MSL_TG_ARGS];
+    MslBuf     buf[MSL_BUFFERS];
+};
+
+// One simdgroup. Values travel through slots, two banks in turn: a lane can be at most one
+// operation ahead of the others.
+struct MslSimd {
+    msl_u32     ready, live, waiting, at_barrier;  // lane masks
+    msl_u32     arrived, nlive, gen, have;         // have: bit b is set once result[b] is computed
+    msl_u32     mask[2];                           // lanes that took part
+    msl_u32     id, line;
+    const char* what;
+    alignas(64) msl_u32 slots[2][4][MSL_SIMD];     // word w of lane l is slots[bank][w][l]
+    alignas(16) msl_u32 result[2][4];
+};
+
+struct MslThread {
+    void*     sp;  // saved stack pointer while it does not run
+    MslGroup* grp;
+    MslSimd*  simd;
+    msl_u32   tid, lane, pos[3];
+    msl_u32   bump;  // next free byte of static threadgroup memory
+    msl_u32   reserved[4];
+};
+static_assert(sizeof(MslThread) == 64, "MslThread fills a cache line");
+
+struct MslGroup {
+    const MslCmd* cmd;
+    msl_u32       pos[3], size[3];  // position in the grid; actual size (smaller at the edges)
+    msl_u32       nthreads, nsimd;
+    msl_u8*       tg_mem;
+    msl_u32       tg_ofs[MSL_TG_ARGS];
+    msl_u32       tg_static, tg_high;  // first byte of static variables; end of what was used
+};
+
+// What the runtime offers to kernels. Lines are those of the Metal source.
+struct MslRuntime {
+    msl_u32 (*simd)(MslThread*, msl_u32 line, const char* what);  // returns the bank
+    void (*barrier)(MslThread*, msl_u32 line);
+    void (*fail)(MslThread*, msl_u32 line, const char* what, const char* msg);  // does not return
+};
+
+// The thread that runs on this stack. Thread i of a worker always has stack i, and the array of
+// MslThread follows the stacks, so that no thread-local variable is needed.
+static inline __attribute__((always_inline)) MslThread* msl_self() {
+    unsigned long sp;
+#if defined(__x86_64__)
+    asm("mov %%rsp, %0" : "=r"(sp));
+#elif defined(__aarch64__)
+    asm("mov %0, sp" : "=r"(sp));
+#else
+#error "the host Metal device runs on x86-64 and arm64"
+#endif
+    return (MslThread*)((sp | (MSL_STACKS - 1)) + 1) + (sp / MSL_STACK) % MSL_THREADS;
+}

@@ -1,0 +1,597 @@
+#include "exec.h"
+
+#include <atomic>
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+typedef msl_u32 u32;
+typedef msl_u64 u64;
+
+// ---- switching stacks ----
+
+// msl_switch(&save, load) keeps the callee-saved registers on the old stack and takes up the new one.
+extern "C" void msl_switch(void** save, void* load);
+#if defined(__x86_64__)
+asm(R"(
+.text
+.globl msl_switch
+.hidden msl_switch
+msl_switch:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    popq %rcx
+    jmp *%rcx
+)");
+static void* fresh_stack(char* top, void (*fn)()) {
+    void** sp = (void**)top;
+    *--sp = 0;  // fn sees an aligned stack and no caller
+    *--sp = (void*)fn;
+    for (int i = 0; i < 6; ++i) *--sp = 0;
+    return sp;
+}
+#elif defined(__aarch64__)
+asm(R"(
+.text
+.globl msl_switch
+.hidden msl_switch
+msl_switch:
+    sub sp, sp, #160
+    stp x19, x20, [sp, #0]
+    stp x21, x22, [sp, #16]
+    stp x23, x24, [sp, #32]
+    stp x25, x26, [sp, #48]
+    stp x27, x28, [sp, #64]
+    stp x29, x30, [sp, #80]
+    stp d8, d9, [sp, #96]
+    stp d10, d11, [sp, #112]
+    stp d12, d13, [sp, #128]
+    stp d14, d15, [sp, #144]
+    mov x9, sp
+    str x9, [x0]
+    mov sp, x1
+    ldp x19, x20, [sp, #0]
+    ldp x21, x22, [sp, #16]
+    ldp x23, x24, [sp, #32]
+    ldp x25, x26, [sp, #48]
+    ldp x27, x28, [sp, #64]
+    ldp x29, x30, [sp, #80]
+    ldp d8, d9, [sp, #96]
+    ldp d10, d11, [sp, #112]
+    ldp d12, d13, [sp, #128]
+    ldp d14, d15, [sp, #144]
+    add sp, sp, #160
+    ret
+)");
+static void* fresh_stack(char* top, void (*fn)()) {
+    char* sp = top - 160;
+    memset(sp, 0, 160);
+    ((void**)sp)[11] = (void*)fn;  // x30
+    return sp;
+}
+#endif
+
+// ---- workers ----
+
+namespace {
+
+// What the commands of one run share.
+struct Progress {
+    std::atomic<u64> next, done;
+    u64 total, chunk;
+};
+struct Run {
+    const MslCmd* cmds;
+    u32 n;
+    Progress* progress;
+    std::atomic<bool> failed;
+    pthread_mutex_t mu;  // guards err
+    ExecError* err;
+};
+
+struct Worker {
+    MslGroup   g;  // first: a MslGroup* is a Worker*
+    MslThread* thr;
+    MslSimd    simd[MSL_THREADS / MSL_SIMD];
+    void*      main_sp;
+    u32        live, at_barrier, barrier_line;
+    u32        shape[3];     // sizes for which thr[].pos are set
+    const u32* at;           // the thread that runs in loop mode, if known
+    MslThread* cur;          // the thread that failed, for the error text
+    sigjmp_buf recover;
+    Run*       run;
+    u32        cmd;
+};
+
+thread_local Worker* self __attribute__((tls_model("initial-exec")));
+thread_local volatile sig_atomic_t in_kernel __attribute__((tls_model("initial-exec")));
+
+[[noreturn]] void die(Worker* w, int code, const char* fmt, ...) {
+    Run* r = w->run;
+    pthread_mutex_lock(&r->mu);
+    if (!r->failed.load()) {
+        r->err->code = code;
+        r->err->cmd = w->cmd;
+        char* p = r->err->text;
+        size_t room = sizeof r->err->text;
+        const MslKernel* k = w->g.cmd->k;
+        int n = snprintf(p, room, "kernel %s (%s:%u): ", k->name, k->file, k->line);
+        va_list ap;
+        va_start(ap, fmt);
+        n += vsnprintf(p + n, room - n, fmt, ap);
+        va_end(ap);
+        const u32* t = w->cur ? w->cur->pos : w->at;
+        if ((size_t)n < room)
+            n += snprintf(p + n, room - n, "; threadgroup [%u %u %u]", w->g.pos[0], w->g.pos[1], w->g.pos[2]);
+        if (t && (size_t)n < room) snprintf(p + n, room - n, ", thread [%u %u %u]", t[0], t[1], t[2]);
+        r->failed.store(true);
+    }
+    pthread_mutex_unlock(&r->mu);
+    siglongjmp(w->recover, 1);
+}
+
+// ---- scheduling: lanes in order, then the next simdgroup ----
+
+void complete_simd(MslSimd* s, u32 mask) {
+    u32 bank = s->gen++ & 1;
+    s->mask[bank] = mask;
+    s->have &= ~(1u << bank);
+    s->ready |= mask;
+    s->waiting &= ~mask;
+    s->arrived = 0;
+}
+
+void release_barrier(Worker* w) {
+    w->at_barrier = 0;
+    for (u32 i = 0; i < w->g.nsimd; ++i) {
+        w->simd[i].ready |= w->simd[i].at_barrier;
+        w->simd[i].at_barrier = 0;
+    }
+}
+
+// Nobody can run. A simdgroup that waits with some of its lanes has all its active lanes there; a
+// barrier that not all threads reached is an error.
+void unblock(Worker* w) {
+    for (u32 i = 0; i < w->g.nsimd; ++i) {
+        MslSimd* s = &w->simd[i];
+        if (s->waiting) return complete_simd(s, s->waiting);
+    }
+    die(w, 1, "threadgroup_barrier in line %u: %u of %u threads returned without reaching it", w->barrier_line,
+        w->g.nthreads - w->live, w->g.nthreads);
+}
+
+// The next thread to run after lane of s, or null when all have returned.
+MslThread* pick(Worker* w, MslSimd* s, u32 lane) {
+    for (;;) {
+        if (s->ready) {
+            u32 after = s->ready & ~((2u << lane) - 1);
+            return &w->thr[s->id * MSL_SIMD + __builtin_ctz(after ? after : s->ready)];
+        }
+        if (!w->live) return 0;
+        for (u32 i = 1; i < w->g.nsimd; ++i) {
+            u32 id = s->id + i < w->g.nsimd ? s->id + i : s->id + i - w->g.nsimd;
+            MslSimd* q = &w->simd[id];
+            if (q->ready) return &w->thr[id * MSL_SIMD + __builtin_ctz(q->ready)];
+        }
+        unblock(w);
+    }
+}
+
+void yield(Worker* w, MslThread* t) {
+    MslThread* n = pick(w, t->simd, t->lane);
+    if (n != t) msl_switch(&t->sp, n->sp);
+}
+
+u32 rt_simd(MslThread* t, u32 line, const char* what) {
+    Worker* w = (Worker*)t->grp;
+    MslSimd* s = t->simd;
+    u32 bank = s->gen & 1, bit = 1u << t->lane;
+    if (!s->arrived) {
+        s->line = line;
+        s->what = what;
+    } else if (__builtin_expect(s->line != line || s->what != what, 0)) {
+        w->cur = t;
+        die(w, 1, "%s in line %u: other lanes of the simdgroup are at %s in line %u", what, line, s->what, s->line);
+    }
+    s->waiting |= bit;
+    s->ready &= ~bit;
+    if (++s->arrived == s->nlive) complete_simd(s, s->waiting);
+    else yield(w, t);
+    return bank;
+}
+
+void rt_barrier(MslThread* t, u32 line) {
+    Worker* w = (Worker*)t->grp;
+    if (!w->at_barrier) {
+        w->barrier_line = line;
+    } else if (__builtin_expect(w->barrier_line != line, 0)) {
+        w->cur = t;
+        die(w, 1, "threadgroup_barrier in line %u: other threads of the threadgroup wait at line %u", line, w->barrier_line);
+    }
+    t->simd->ready &= ~(1u << t->lane);
+    t->simd->at_barrier |= 1u << t->lane;
+    if (++w->at_barrier == w->g.nthreads) release_barrier(w);
+    else yield(w, t);
+}
+
+void rt_fail(MslThread* t, u32 line, const char* what, const char* msg) {
+    Worker* w = (Worker*)t->grp;
+    w->cur = t;
+    die(w, 1, "%s in line %u: %s", what, line, msg);
+}
+
+// A stack runs its thread again in every threadgroup.
+void fiber_main() {
+    MslThread* t = msl_self();
+    for (;;) {
+        t->grp->cmd->k->entry(t);
+        Worker* w = (Worker*)t->grp;
+        MslSimd* s = t->simd;
+        s->ready &= ~(1u << t->lane);
+        s->live &= ~(1u << t->lane);
+        --w->live;
+        if (--s->nlive == s->arrived && s->arrived) complete_simd(s, s->waiting);
+        MslThread* n = pick(w, s, t->lane);
+        msl_switch(&t->sp, n ? n->sp : w->main_sp);
+    }
+}
+
+// Stack tops are spread over the cache sets: the same offset in every stack would alias.
+void reset_stacks(Worker* w) {
+    char* base = (char*)w->thr - MSL_STACKS;
+    for (u32 i = 0; i < MSL_THREADS; ++i)
+        w->thr[i].sp = fresh_stack(base + (i + 1) * MSL_STACK - (i % 21) * 192, fiber_main);
+}
+
+Worker* new_worker() {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), threads = MSL_THREADS * sizeof(MslThread);
+    char* m = (char*)mmap(0, 2 * (size_t)MSL_STACKS + threads, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char* tg = (char*)mmap(0, MSL_TG_BYTES + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    Worker* w = (Worker*)aligned_alloc(64, (sizeof(Worker) + 63) & ~(size_t)63);
+    if (m == MAP_FAILED || tg == MAP_FAILED || !w) {
+        fprintf(stderr, "host Metal device: out of memory for a worker\n");
+        abort();
+    }
+    memset(w, 0, sizeof *w);
+    m = (char*)(((uintptr_t)m + MSL_STACKS - 1) & ~(uintptr_t)(MSL_STACKS - 1));
+#ifdef MADV_HUGEPAGE
+    madvise(m, MSL_STACKS, MADV_HUGEPAGE);
+#endif
+    mprotect(tg + page, MSL_TG_BYTES, PROT_READ | PROT_WRITE);
+    w->g.tg_mem = (msl_u8*)tg + page;
+    w->thr = (MslThread*)(m + MSL_STACKS);
+    for (u32 i = 0; i < MSL_THREADS; ++i) {
+        w->thr[i].grp = &w->g;
+        w->thr[i].simd = &w->simd[i / MSL_SIMD];
+        w->thr[i].tid = i;
+        w->thr[i].lane = i % MSL_SIMD;
+    }
+    for (u32 i = 0; i < MSL_THREADS / MSL_SIMD; ++i) w->simd[i].id = i;
+    reset_stacks(w);
+    return w;
+}
+
+// ---- one threadgroup ----
+
+void place_group(Worker* w, const MslCmd* c, u64 idx) {
+    MslGroup& g = w->g;
+    g.pos[0] = (u32)(idx % c->groups[0]);
+    g.pos[1] = (u32)(idx / c->groups[0] % c->groups[1]);
+    g.pos[2] = (u32)(idx / c->groups[0] / c->groups[1]);
+    for (int i = 0; i < 3; ++i) {
+        u32 rest = c->threads[i] - g.pos[i] * c->tpg[i];
+        g.size[i] = rest < c->tpg[i] ? rest : c->tpg[i];
+    }
+    g.nthreads = g.size[0] * g.size[1] * g.size[2];
+    g.nsimd = (g.nthreads + MSL_SIMD - 1) / MSL_SIMD;
+}
+
+// Threadgroup memory starts as NaN, in float and in half: nothing may rely on zeros.
+void poison(MslGroup& g, const MslCmd* c) {
+    u32 known = __atomic_load_n(&c->k->tg_static, __ATOMIC_RELAXED);
+    u32 end = !(c->k->flags & MSL_STATIC_TG) ? g.tg_static : known ? g.tg_static + known : (u32)MSL_TG_BYTES;
+    if (end > MSL_TG_BYTES) end = MSL_TG_BYTES;
+    for (u32 i = 0; i < end / 4; ++i) ((u32*)g.tg_mem)[i] = 0x7fff7fff;
+}
+
+void run_fibers(Worker* w, const MslCmd* c) {
+    MslGroup& g = w->g;
+    poison(g, c);
+    for (u32 i = 0; i < g.nsimd; ++i) {
+        MslSimd& s = w->simd[i];
+        u32 n = g.nthreads - i * MSL_SIMD;
+        s.nlive = n < MSL_SIMD ? n : (u32)MSL_SIMD;
+        s.live = s.ready = n < MSL_SIMD ? (1u << n) - 1 : ~0u;
+        s.waiting = s.at_barrier = s.arrived = s.gen = s.have = 0;
+    }
+    if (memcmp(w->shape, g.size, sizeof g.size)) {
+        memcpy(w->shape, g.size, sizeof g.size);
+        for (u32 t = 0; t < g.nthreads; ++t) {
+            w->thr[t].pos[0] = t % g.size[0];
+            w->thr[t].pos[1] = t / g.size[0] % g.size[1];
+            w->thr[t].pos[2] = t / g.size[0] / g.size[1];
+        }
+    }
+    w->live = g.nthreads;
+    w->at_barrier = 0;
+    g.tg_high = g.tg_static;
+    msl_switch(&w->main_sp, w->thr[0].sp);
+    if (g.tg_high - g.tg_static > c->k->tg_static) __atomic_store_n(&c->k->tg_static, g.tg_high - g.tg_static, __ATOMIC_RELAXED);
+}
+
+void run_group(Worker* w, const MslCmd* c, u64 idx) {
+    static const u32 origin[3] = {0, 0, 0};
+    place_group(w, c, idx);
+    if (c->k->flags & MSL_SYNCS) run_fibers(w, c);
+    else c->k->loop(&w->g, origin, w->g.size);
+}
+
+// A threadgroup without synchronisation has failed: its threads one by one, to name the one that did.
+void find_thread(Worker* w, const MslCmd* c) {
+    u32 lo[3], hi[3];
+    w->at = lo;
+    for (lo[2] = 0; lo[2] < w->g.size[2]; ++lo[2])
+        for (lo[1] = 0; lo[1] < w->g.size[1]; ++lo[1])
+            for (lo[0] = 0; lo[0] < w->g.size[0]; ++lo[0]) {
+                for (int i = 0; i < 3; ++i) hi[i] = lo[i] + 1;
+                c->k->loop(&w->g, lo, hi);
+            }
+    w->at = 0;
+}
+
+// ---- faults ----
+
+// The bound buffer nearest to a faulting address.
+void die_of_access(Worker* w, uintptr_t addr) {
+    const MslCmd* c = w->g.cmd;
+    u64 best = ~0ull;
+    int at = -1;
+    for (u32 i = 0; i < c->k->nargs; ++i) {
+        const MslArg& a = c->k->args[i];
+        if (a.kind != MSL_ARG_BUFFER) continue;
+        const MslBuf& b = c->buf[a.index];
+        uintptr_t lo = (uintptr_t)b.p - b.off, hi = (uintptr_t)b.p + b.len;
+        u64 dist = addr < lo ? lo - addr : addr >= hi ? addr - hi : 0;
+        if (dist < best) best = dist, at = (int)i;
+    }
+    uintptr_t tg = (uintptr_t)w->g.tg_mem;
+    if (addr + 65536 >= tg && addr < tg + MSL_TG_BYTES + 65536)
+        die(w, 3, "access to byte %lld of threadgroup memory, which has 32768 bytes", (long long)(addr - tg));
+    if (at < 0 || best > 1ull << 30) die(w, 3, "access to address 0x%llx, far from every bound buffer", (unsigned long long)addr);
+    const MslBuf& b = c->buf[c->k->args[at].index];
+    die(w, 3, "access to byte %lld of buffer(%u) %s, which has %llu bytes", (long long)(addr - ((uintptr_t)b.p - b.off)),
+        c->k->args[at].index, c->k->arg_names[at], b.len + b.off);
+}
+
+const int fault_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};
+struct sigaction old_actions[sizeof fault_signals / sizeof *fault_signals];
+
+// Faults inside kernels end the command; all others go where they went before: to Go.
+void on_fault(int sig, siginfo_t* si, void* context) {
+    Worker* w = self;
+    if (w && in_kernel) {
+        in_kernel = 0;
+        if (w->g.cmd->k->flags & MSL_SYNCS) {
+            unsigned long sp = 0;
+#if defined(__x86_64__)
+            sp = (unsigned long)((ucontext_t*)context)->uc_mcontext.gregs[REG_RSP];
+#elif defined(__APPLE__)
+            sp = ((ucontext_t*)context)->uc_mcontext->__ss.__sp;
+#else
+            sp = ((ucontext_t*)context)->uc_mcontext.sp;
+#endif
+            unsigned long i = (sp - ((unsigned long)w->thr - MSL_STACKS)) / MSL_STACK;
+            w->cur = i < MSL_THREADS ? &w->thr[i] : 0;
+        } else if (!w->at) {
+            siglongjmp(w->recover, 2);  // once more, thread by thread
+        }
+        if (sig == SIGSEGV || sig == SIGBUS) die_of_access(w, (uintptr_t)si->si_addr);
+        die(w, 1, sig == SIGFPE ? "integer division by zero" : "undefined operation");
+    }
+    for (u32 i = 0; i < sizeof fault_signals / sizeof *fault_signals; ++i) {
+        if (fault_signals[i] != sig) continue;
+        struct sigaction* old = &old_actions[i];
+        if (old->sa_flags & SA_SIGINFO) return old->sa_sigaction(sig, si, context);
+        if (old->sa_handler == SIG_IGN) return;
+        if (old->sa_handler != SIG_DFL) return old->sa_handler(sig);
+        signal(sig, SIG_DFL);  // the instruction faults again, with the default action
+        return;
+    }
+}
+
+void install_handlers() {
+    struct sigaction sa;
+    memset(&sa, 0, sizeof sa);
+    sa.sa_sigaction = on_fault;
+    sa.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+    for (u32 i = 0; i < sizeof fault_signals / sizeof *fault_signals; ++i) sigaction(fault_signals[i], &sa, &old_actions[i]);
+}
+
+// All but the faults: what Go sends to its threads must not see a kernel's stack.
+sigset_t asynchronous_signals() {
+    sigset_t s;
+    sigfillset(&s);
+    for (int sig : fault_signals) sigdelset(&s, sig);
+    return s;
+}
+
+// Flushes denormals while fast-math kernels run.
+struct FlushDenormals {
+#if defined(__x86_64__)
+    u32 saved;
+    explicit FlushDenormals(bool on) : saved(__builtin_ia32_stmxcsr()) { __builtin_ia32_ldmxcsr(on ? 0x1f80 | 0x8040 : 0x1f80); }
+    ~FlushDenormals() { __builtin_ia32_ldmxcsr(saved); }
+#else
+    u64 saved;
+    explicit FlushDenormals(bool on) {
+        asm volatile("mrs %0, fpcr" : "=r"(saved));
+        asm volatile("msr fpcr, %0" ::"r"(on ? saved | 1u << 24 : saved & ~(u64)(1u << 24)));
+    }
+    ~FlushDenormals() { asm volatile("msr fpcr, %0" ::"r"(saved)); }
+#endif
+};
+
+// Threadgroups b..e. Kept out of line: siglongjmp must not meet live locals.
+__attribute__((noinline)) void run_groups(Worker* w, const MslCmd* c, u64 b, u64 e) {
+    FlushDenormals flush(c->k->flags & MSL_FTZ);
+    w->cur = 0;
+    w->at = 0;
+    switch (sigsetjmp(w->recover, 0)) {
+    case 0:
+        in_kernel = 1;
+        for (u64 i = b; i < e; ++i) run_group(w, c, i);
+        break;
+    case 2:
+        in_kernel = 1;
+        find_thread(w, c);
+        in_kernel = 0;
+        if (sigsetjmp(w->recover, 0) == 0) die(w, 3, "invalid memory access");  // not repeatable
+        break;
+    default:
+        reset_stacks(w);
+    }
+    in_kernel = 0;
+}
+
+// ---- all workers ----
+
+void relax() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#else
+    asm volatile("yield");
+#endif
+}
+
+// Every worker goes through all commands, and through each only when the one before is complete.
+void work(Worker* w, Run* r) {
+    w->run = r;
+    self = w;
+    for (u32 i = 0; i < r->n; ++i) {
+        const MslCmd* c = &r->cmds[i];
+        Progress& p = r->progress[i];
+        w->cmd = i;
+        w->g.cmd = c;
+        u32 ofs = 0;
+        for (int k = 0; k < MSL_TG_ARGS; ++k) {
+            w->g.tg_ofs[k] = ofs;
+            ofs += c->tg_len[k];
+        }
+        w->g.tg_static = ofs;
+        for (;;) {
+            u64 b = p.next.fetch_add(p.chunk, std::memory_order_relaxed);
+            if (b >= p.total) break;
+            u64 e = b + p.chunk < p.total ? b + p.chunk : p.total;
+            if (!r->failed.load(std::memory_order_relaxed)) run_groups(w, c, b, e);
+            p.done.fetch_add(e - b, std::memory_order_acq_rel);
+        }
+        for (int spins = 0; p.done.load(std::memory_order_acquire) < p.total;)
+            if (++spins < 2000) relax();
+            else sched_yield();
+    }
+    self = 0;
+}
+
+pthread_mutex_t pool_mu = PTHREAD_MUTEX_INITIALIZER;
+pthread_cond_t pool_work = PTHREAD_COND_INITIALIZER, pool_left = PTHREAD_COND_INITIALIZER;
+Run* pool_run;
+u64 pool_seq;
+u32 pool_inside, pool_helpers;
+Worker* caller;  // the worker of whoever calls exec_run
+
+void* helper_main(void*) {
+    Worker* w = new_worker();
+    u64 seen = 0;
+    pthread_mutex_lock(&pool_mu);
+    for (;;) {
+        while (!pool_run || pool_seq == seen) pthread_cond_wait(&pool_work, &pool_mu);
+        Run* r = pool_run;
+        seen = pool_seq;
+        ++pool_inside;
+        pthread_mutex_unlock(&pool_mu);
+        work(w, r);
+        pthread_mutex_lock(&pool_mu);
+        if (!--pool_inside) pthread_cond_signal(&pool_left);
+    }
+}
+
+}  // namespace
+
+const MslRuntime exec_runtime = {rt_simd, rt_barrier, rt_fail};
+
+// Handlers of faults need a stack of their own: the fault may be a kernel's stack overflow.
+static void* thread_main(void* fn) {
+    stack_t ss;
+    memset(&ss, 0, sizeof ss);
+    ss.ss_size = 65536;
+    ss.ss_sp = malloc(ss.ss_size);
+    sigaltstack(&ss, 0);
+    return ((void* (*)(void*))fn)(0);
+}
+bool exec_thread(void* (*fn)(void*)) {
+    sigset_t block = asynchronous_signals(), old;
+    pthread_sigmask(SIG_SETMASK, &block, &old);
+    pthread_t id;
+    bool ok = pthread_create(&id, 0, thread_main, (void*)fn) == 0;
+    if (ok) pthread_detach(id);
+    pthread_sigmask(SIG_SETMASK, &old, 0);
+    return ok;
+}
+
+void exec_init(u32 threads) {
+    caller = new_worker();
+    install_handlers();
+    for (u32 i = 1; i < threads; ++i) pool_helpers += exec_thread(helper_main);
+}
+
+void exec_run(const MslCmd* cmds, u32 n, ExecError* err) {
+    err->code = 0;
+    if (!n) return;
+    Progress* progress = (Progress*)calloc(n, sizeof(Progress));
+    bool share = false;
+    for (u32 i = 0; i < n; ++i) {
+        u64 total = (u64)cmds[i].groups[0] * cmds[i].groups[1] * cmds[i].groups[2];
+        u64 chunk = total / ((pool_helpers + 1) * 8);
+        progress[i].total = total;
+        progress[i].chunk = chunk ? chunk : 1;
+        share = share || total > 1;
+    }
+    Run r = {cmds, n, progress, {false}, PTHREAD_MUTEX_INITIALIZER, err};
+    if (share && pool_helpers) {
+        pthread_mutex_lock(&pool_mu);
+        pool_run = &r;
+        ++pool_seq;
+        pthread_cond_broadcast(&pool_work);
+        pthread_mutex_unlock(&pool_mu);
+    }
+    sigset_t block = asynchronous_signals(), old;
+    pthread_sigmask(SIG_SETMASK, &block, &old);
+    work(caller, &r);
+    pthread_sigmask(SIG_SETMASK, &old, 0);
+    pthread_mutex_lock(&pool_mu);
+    pool_run = 0;
+    while (pool_inside) pthread_cond_wait(&pool_left, &pool_mu);
+    pthread_mutex_unlock(&pool_mu);
+    free(progress);
+}
