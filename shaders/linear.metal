@@ -1,3 +1,4 @@
+// linear.metal
 #include <metal_stdlib>
 using namespace metal;
 #pragma METAL fp math_mode(safe)

@@ -130,6 +130,7 @@ func TestFailureStays(t *testing.T) {
 	b := open(t, Options{Activations: num.Float32})
 	buf := newBuffers(t, b)
 	ids, out := buf(num.Int32, 1), buf(num.Float32, 4)
+	later := addOp(buf, out, out, 4)
 	host, err := ids.Host()
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +138,7 @@ func TestFailureStays(t *testing.T) {
 	host[0] = 3
 	b.Run(&engine.Embed{Place: engine.Place{In: &engine.Pass{Step: 2, Rows: 1}, Layer: engine.NoLayer, Name: "embed"}, Out: out, IDs: ids,
 		W: engine.Matrix{Buffer: buf(num.Float32, 12), Rows: 3, Cols: 4}, Scale: 1})
-	b.Run(addOp(buf, out, out, 4))
+	b.Run(later)
 	const want = "step 2 embed: metal: row 0 has id 3, the embedding has 3 rows"
 	for range 2 {
 		if err := b.Sync(); err == nil || err.Error() != want {
