@@ -72,7 +72,7 @@ func (a approx) sqrt() approx {
 
 func (a approx) exp() approx {
 	v := math.Exp(a.v)
-	return rounded(v, v*math.Expm1(a.err), 2*4)
+	return rounded(v, math.Exp(a.v+a.err)-v, 2*4)
 }
 
 // tanh: its slope is 1 - tanh², greatest at the argument nearest to zero; no two values of it are farther apart than 2.
@@ -114,4 +114,17 @@ func sum(a, b []float64, extra int) approx {
 		err = math.Inf(1)
 	}
 	return approx{v, err}
+}
+
+// total is the sum of values that stray already. See sum.
+func total(terms []approx) approx {
+	var v, size, strayed float64
+	for _, a := range terms {
+		v += a.v
+		size += math.Abs(a.v) + a.err
+		strayed += a.err
+	}
+	n := float64(len(terms))
+	roundings := (n + 1) * unit
+	return rounded(v, strayed+roundings/(1-roundings)*size+n*tiny, 0)
 }

@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"fmt"
 	"math"
 
 	"llmrun/internal/engine"
@@ -44,7 +45,7 @@ func (j Judged) Compare(got []float64) Report {
 			r.NonFinite++
 		}
 		ratio := strays(got[i], want, j.Allowed[i], limit)
-		if !(ratio <= 1) {
+		if ratio > 1 {
 			r.Bad++
 		}
 		if ratio > r.WorstRatio {
@@ -64,6 +65,8 @@ func strays(got, want, allowed, limit float64) float64 {
 		return 0
 	case math.IsNaN(got), math.IsInf(got, 0), math.IsNaN(want), math.IsInf(want, 0), allowed == 0:
 		return math.Inf(1)
+	case math.IsNaN(allowed):
+		panic(fmt.Sprintf("BUG: no bound beside %g", want))
 	}
 	return math.Abs(got-want) / allowed
 }

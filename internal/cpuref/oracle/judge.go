@@ -36,6 +36,8 @@ func Judge(op engine.Op) ([]Judged, error) {
 		return judged, embed(o, out[0], in)
 	case *engine.RMSNorm:
 		rmsNorm(o, out[0], in)
+	case *engine.LayerNorm:
+		layerNorm(o, out[0], in)
 	case *engine.Linear:
 		linear(o, out[0], in)
 	case *engine.RoPE:
@@ -143,10 +145,17 @@ func embed(o *engine.Embed, out output, in map[string]input) error {
 		if id < 0 || id >= o.W.Rows {
 			return fmt.Errorf("%v: token id %d, the vocabulary has %d", o.Site(), id, o.W.Rows)
 		}
+		var positions []float64
+		if p, ok := in["positions"]; ok {
+			positions = p.row(t)
+		}
 		for i, v := range weights(in, id) {
 			a := exact(v)
 			if o.Scale != 1 {
 				a = a.mul(exact(float64(o.Scale)))
+			}
+			if positions != nil {
+				a = a.add(exact(positions[i]))
 			}
 			out.set(t, i, a)
 		}
@@ -174,6 +183,29 @@ func rmsNorm(o *engine.RMSNorm, out output, in map[string]input) {
 				gain := exact(float64(o.Offset)).add(exact(w[i]))
 				out.set(t, h*o.Dim+i, exact(v).mul(inv).mul(gain))
 			}
+		}
+	}
+}
+
+// layerNorm follows the formula: the mean first, the variance from the differences to it. In one pass, as mean(x²) - mean(x)², the
+// variance of values far from zero would lose more than this allows.
+func layerNorm(o *engine.LayerNorm, out output, in map[string]input) {
+	w, bias, n := in["w"].row(0), in["bias"].row(0), exact(float64(o.Dim))
+	terms, differences := make([]approx, o.Dim), make([]approx, o.Dim)
+	for t := range o.Rows() {
+		for i, v := range in["x"].row(t) {
+			terms[i] = exact(v)
+		}
+		mean := total(terms).div(n)
+		for i, x := range terms {
+			differences[i] = x.add(approx{-mean.v, mean.err})
+		}
+		for i, d := range differences {
+			terms[i] = d.mul(d)
+		}
+		inv := exact(1).div(total(terms).div(n).add(exact(float64(o.Eps))).sqrt())
+		for i, d := range differences {
+			out.set(t, i, d.mul(inv).mul(exact(w[i])).add(exact(bias[i])))
 		}
 	}
 }
@@ -241,26 +273,19 @@ func scores(o *engine.Scores, out output, in map[string]input) {
 
 func softmax(o *engine.Softmax, out output, in map[string]input) {
 	_, first, keys := o.Keys(o.Pass())
-	e, ones := make([]approx, keys), make([]float64, keys)
-	for j := range ones {
-		ones[j] = 1
-	}
+	e := make([]approx, keys)
 	for r := range o.Heads * o.Rows() {
-		n := first + r%o.Rows()
-		x, weight := in["x"].row(r)[:n], make([]float64, n)
-		top, strayed := math.Inf(-1), 0.0
+		x := in["x"].row(r)[:first+r%o.Rows()]
+		top := math.Inf(-1)
 		for _, v := range x {
 			top = max(top, v)
 		}
 		for j, v := range x {
 			e[j] = exact(v).add(exact(-top)).exp()
-			weight[j] = e[j].v
-			strayed += e[j].err
 		}
-		total := sum(weight, ones[:n], 0)
-		total.err += strayed
+		all := total(e[:len(x)])
 		for j := range x {
-			out.set(r, j, e[j].div(total))
+			out.set(r, j, e[j].div(all))
 		}
 	}
 }
