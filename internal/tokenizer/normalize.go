@@ -93,9 +93,6 @@ func (c *component) replacer() (func(string) string, error) {
 const streamSafe = 30
 
 func normalForm(form norm.Form, s string) string {
-	if form.IsNormalString(s) && !hasLongRun(s) {
-		return s
-	}
 	if !hasLongRun(s) {
 		return form.String(s)
 	}
@@ -106,18 +103,19 @@ func normalForm(form norm.Form, s string) string {
 	return string(chars)
 }
 
-// hasLongRun reports whether s holds a run of marks that x/text could break. It counts the decomposed marks, and
-// errs on the side of yes.
+// hasLongRun reports whether s decomposes to a run of marks that x/text would break; now and then it says so of
+// others, which costs time only.
 func hasLongRun(s string) bool {
-	run := 0
-	for i, r := range s {
+	marks := 0
+	for i := range s {
 		p := norm.NFKD.PropertiesString(s[i:])
-		if p.CCC() == 0 && !(r > unicode.MaxLatin1 && p.Decomposition() != nil) {
-			run = 0
-			continue
+		n := max(1, utf8.RuneCount(p.Decomposition()))
+		if p.LeadCCC() == 0 {
+			marks = n - 1
+		} else {
+			marks += n
 		}
-		run += max(1, utf8.RuneCount(p.Decomposition()))
-		if run >= streamSafe {
+		if marks > streamSafe {
 			return true
 		}
 	}
