@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"path"
@@ -112,7 +111,7 @@ func inspect(app *app, name string, o inspectOptions) error {
 	}
 	app.exit = r.Exit
 	if o.json {
-		return writeJSON(app, r)
+		return printJSON(app.stdout, r)
 	}
 	return r.text(app.stdout, m, o)
 }
@@ -208,7 +207,7 @@ func inspectTensor(app *app, m *ctconv.Model, source models.Source, o inspectOpt
 		app.exit = 1
 	}
 	if o.json {
-		return writeJSON(app, struct {
+		return printJSON(app.stdout, struct {
 			Schema string          `json:"schema"`
 			Tensor inspectedTensor `json:"tensor"`
 			Exit   int             `json:"exit"`
@@ -249,18 +248,11 @@ func inspectSafetensors(app *app, file string, o inspectOptions) error {
 		app.exit = 1
 	}
 	if o.json {
-		return writeJSON(app, struct {
+		return printJSON(app.stdout, struct {
 			Schema string `json:"schema"`
 			*ctconv.Safetensors
 			Exit int `json:"exit"`
 		}{inspectSchema, s, app.exit})
 	}
 	return safetensorsText(app.stdout, s, o)
-}
-
-func writeJSON(app *app, v any) error {
-	e := json.NewEncoder(app.stdout)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", " ")
-	return e.Encode(v)
 }

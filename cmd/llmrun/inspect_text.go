@@ -131,7 +131,7 @@ func tensorRows(tensors []inspectedTensor, stats bool) [][]string {
 }
 
 func statCells(s ctconv.Stats) []string {
-	return []string{s.Min.String(), s.Max.String(), s.Mean.String(), s.RMS.String(), fmt.Sprint(s.NaN), fmt.Sprint(s.Inf)}
+	return []string{s.Min.String(), s.Max.String(), fmt.Sprintf("%.4g", float64(s.Mean)), fmt.Sprintf("%.4g", float64(s.RMS)), fmt.Sprint(s.NaN), fmt.Sprint(s.Inf)}
 }
 
 func auditRows(audit []ctconv.Row) [][]string {

@@ -2,8 +2,11 @@ package ctconv
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
+
+	"llmrun/internal/num"
 )
 
 // rope compares the base and the scaling of the rotary embedding; where local layers have their own, both kinds apart.
@@ -109,9 +112,13 @@ func (a *audit) layerScaling(i int, scaling map[string]any) (text string, v Verd
 		{"linear llama3", "factor", "rotary_scaling_factor", 1},
 		{"llama3", "low_freq_factor", "rotary_low_freq_factor", 1},
 		{"llama3", "high_freq_factor", "rotary_high_freq_factor", 4},
-		{"llama3", "original_max_position_embeddings", "original_max_position_embeddings", 0},
+		{"llama3 su longrope", "original_max_position_embeddings", "original_max_position_embeddings", 0},
+		{"su longrope", "max_position_embeddings", "max_position_embeddings", 0},
 	} {
 		declared, ok := numberIn(scaling, n.key)
+		if !ok { // Phi-3 keeps its lengths beside the dictionary
+			declared, ok = a.hf.number(n.key)
+		}
 		stored := a.layer(i, prefix+n.variable, n.absent)
 		if !ok || !strings.Contains(n.kinds, kind) || float32(stored) == float32(declared) {
 			continue
@@ -124,7 +131,56 @@ func (a *audit) layerScaling(i int, scaling map[string]any) (text string, v Verd
 			text += fmt.Sprintf(", %s %s", n.variable, formatNumber(stored, 32))
 		}
 	}
+	if want == 1 {
+		for _, key := range []string{"long_factor", "short_factor"} {
+			if !a.sameFactors(scaling[key], fmt.Sprintf("decoder/layer_%d/%srotary_scaling_%s", i, prefix, key)) {
+				v = worse(v, Changed)
+				text += ", another " + key
+			}
+		}
+	}
 	return text, v
+}
+
+// sameFactors compares a declared list of numbers, if there is one, with an array of the file.
+func (a *audit) sameFactors(declared any, variable string) bool {
+	list, ok := declared.([]any)
+	if !ok {
+		return true
+	}
+	t, found := a.m.Tensor(variable)
+	if !found || t.Elements() != len(list) {
+		return false
+	}
+	for i := range list {
+		want, _ := list[i].(float64)
+		stored := make([]byte, 4) // what the type of the array makes of it
+		if t.DType.IsFloat() {
+			num.PutFloat32(t.DType, stored, 0, float32(want))
+		}
+		if num.Float32At(t.DType, t.Data, i) != num.Float32At(t.DType, stored, 0) {
+			return false
+		}
+	}
+	return true
+}
+
+// rotaryDim compares the share of a head that rotates.
+func (a *audit) rotaryDim() {
+	declared, ok := a.hf.number("partial_rotary_factor", "rotary_pct")
+	if !ok || !a.has("self_attention/rotary_dim") {
+		return
+	}
+	written, dim := a.layer(0, "self_attention/rotary_dim", 0), a.headDim()
+	text := fmt.Sprintf("%v of %d", written, dim)
+	if written == 0 {
+		text, written = "the whole head", float64(dim)
+	}
+	verdict := Changed
+	if written == math.Floor(declared*float64(dim)+1e-9) { // as transformers, but 0.29·100 is 29
+		verdict = OK
+	}
+	a.row("partial_rotary_factor", formatNumber(declared, 64), text, verdict, everywhere)
 }
 
 // describeScaling gives the kind of scaling and its factor.

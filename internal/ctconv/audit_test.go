@@ -99,6 +99,17 @@ func TestAudit(t *testing.T) {
 		{"a gemma without its flags", "m_llama", `{"model_type": "gemma"}`,
 			map[string]string{"norm_offset": "1 + gamma (Gemma) | layer_norm_use_residual on 0 of 9 norms | CHANGED"}},
 		{"a cap too many", "m_softcap", `{"model_type": "llama"}`, map[string]string{"final_logit_softcapping": "none | 5 | EXTRA"}},
+		{"su", "m_su", `{"model_type": "phi3", "original_max_position_embeddings": 4096, "max_position_embeddings": 131072, "partial_rotary_factor": 1.0,
+			"rope_scaling": {"type": "su", "short_factor": [1, 1.1428571428571428, 1.2857142857142858, 1.4285714285714286,
+			1.5714285714285714, 1.7142857142857144, 1.8571428571428572, 2]}}`, map[string]string{
+			"rope_scaling":          "su | su (longrope) | ok",
+			"partial_rotary_factor": "1 | the whole head | ok",
+		}},
+		{"another su", "m_su", `{"model_type": "phi3", "original_max_position_embeddings": 2048, "partial_rotary_factor": 0.75,
+			"rope_scaling": {"type": "longrope", "long_factor": [1, 2, 3], "short_factor": [1, 1, 1, 1, 1, 1, 1, 1]}}`, map[string]string{
+			"rope_scaling":          "longrope | su (longrope), original_max_position_embeddings 4096, another long_factor, another short_factor | CHANGED",
+			"partial_rotary_factor": "0.75 | the whole head | CHANGED",
+		}},
 		{"gpt 2", "v2", `{"n_embd": 64, "n_layer": 5, "n_head": 4, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-05}`, map[string]string{
 			"hidden_activation":   "gelu_new | 1 GELU-tanh | ok",
 			"layer_norm_eps":      "1e-05 | absent: 1e-05 | DEFAULTED",
@@ -141,6 +152,23 @@ func TestAudit(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestAuditRotaryDim: transformers rounds the declared share of a head down to whole dimensions.
+func TestAuditRotaryDim(t *testing.T) {
+	const a = "decoder/layer_0/self_attention/"
+	m := parse(t, header(6, 2).record(a+"head_dim").data(num.Int8, []byte{10}).record(a+"rotary_dim").data(num.Int8, []byte{2}).u32(0))
+	for declared, want := range map[string]Verdict{"0.25": OK, "0.2": OK, "0.3": Changed, "0.1": Changed} {
+		hf, err := ParseHF("config.json", []byte(`{"hidden_size": 10, "rotary_pct": `+declared+`}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows := m.Audit(hf)
+		i := slices.IndexFunc(rows, func(r Row) bool { return r.Field == "partial_rotary_factor" })
+		if i < 0 || rows[i].Written != "2 of 10" || rows[i].Verdict != want {
+			t.Errorf("%s: %+v; want %s", declared, rows, want)
+		}
 	}
 }
 

@@ -23,6 +23,7 @@ func (n Number) MarshalJSON() ([]byte, error) {
 	}
 }
 
+// String is short and exact for what was a float32.
 func (n Number) String() string {
 	switch v := float64(n); {
 	case math.IsInf(v, 1):
@@ -30,7 +31,7 @@ func (n Number) String() string {
 	case math.IsInf(v, -1):
 		return "-Inf"
 	default:
-		return strconv.FormatFloat(v, 'g', 6, 64)
+		return strconv.FormatFloat(v, 'g', -1, 32)
 	}
 }
 
