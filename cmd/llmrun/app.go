@@ -1,0 +1,186 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+
+	"llmrun/internal/near"
+)
+
+// The exit codes. Every command's verdict and its exit code agree.
+const (
+	exitDone         = 0   // match, clean
+	exitDifference   = 1   // a difference or a defect was found
+	exitCannotRun    = 2   // usage, missing file, corrupt model, no device, no compiler
+	exitInconclusive = 3   // the run could not have told
+	exitInterrupted  = 130 // what was finished is still reported
+)
+
+// app carries what every command needs.
+type app struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer // the answer, and talk
+	exit           int       // set by a command that ran; a command that could not run returns an error instead
+}
+
+// run executes one command line and returns the exit code.
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr}
+	root := newRootCommand(a)
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return a.exit
+	case errors.Is(err, context.Canceled):
+		fmt.Fprintln(stderr, "llmrun: interrupted")
+		return exitInterrupted
+	}
+	a.complain(err)
+	if a.exit != exitDone {
+		return a.exit
+	}
+	return exitCannotRun
+}
+
+// complain prints an error on one line, and the first hint in its chain on a second.
+func (a *app) complain(err error) {
+	fmt.Fprintf(a.stderr, "llmrun: %s\n", strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "\n    "))
+	var hinted interface{ Hint() string }
+	if errors.As(err, &hinted) && hinted.Hint() != "" {
+		fmt.Fprintf(a.stderr, "hint: %s\n", hinted.Hint())
+	}
+}
+
+func (a *app) warn(format string, args ...any) {
+	fmt.Fprintf(a.stderr, "llmrun: warning: "+format+"\n", args...)
+}
+
+func newRootCommand(a *app) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "llmrun",
+		Short: "which op, which layer, which step: why your GPU backend says something else than the CPU",
+		Long: `llmrun loads a language model that CTranslate2's converters wrote, decodes it on a CPU reference and on Metal,
+and compares the two token by token. On machines without Metal the same shaders run on a host device.`,
+		Example: `  llmrun compare                                      # the embedded model, cpu against metal
+  llmrun generate -p "Once upon a time"
+  llmrun convert-inspect DIR --hf config.json         # what the converter wrote, against what was declared`,
+		Args: func(_ *cobra.Command, args []string) error {
+			return unknownCommand(args)
+		},
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+		SilenceErrors: true, SilenceUsage: true,
+	}
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	root.SetFlagErrorFunc(unknownFlag)
+	root.AddCommand(newCompareCommand(a), newGenerateCommand(a), newInspectCommand(a), newModelsCommand(a),
+		newEnvCommand(a), newVersionCommand(a))
+	root.CompletionOptions.HiddenDefaultCmd = true
+	return root
+}
+
+var commandNames = []string{"compare", "generate", "convert-inspect", "models", "env", "version", "completion", "help"}
+
+func unknownCommand(args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return hint(fmt.Errorf("command %q: there is no such command", args[0]),
+		"llmrun "+near.One(args[0], commandNames, "--help"))
+}
+
+// unknownFlag suggests the nearest flag.
+func unknownFlag(c *cobra.Command, err error) error {
+	name, found := strings.CutPrefix(err.Error(), "unknown flag: --")
+	if !found {
+		return hint(fmt.Errorf("%s: %w", c.CommandPath(), err), c.CommandPath()+" --help")
+	}
+	var names []string
+	c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	return hint(fmt.Errorf("%s: there is no flag --%s", c.CommandPath(), name),
+		c.CommandPath()+" --"+near.One(name, names, "help"))
+}
+
+// hintedError is an error with a command to type.
+type hintedError struct {
+	error
+	hint string
+}
+
+func (e *hintedError) Hint() string  { return e.hint }
+func (e *hintedError) Unwrap() error { return e.error }
+
+func hint(err error, hint string) error { return &hintedError{err, hint} }
+
+// isTerminal tells whether w is a terminal that a person looks at.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// progress shows work of a known size on stderr, on a terminal only. A nil bar is silent.
+type progress struct{ bar *progressbar.ProgressBar }
+
+func (a *app) progress(what string, total int, wanted bool) progress {
+	if !wanted || !isTerminal(a.stderr) {
+		return progress{}
+	}
+	return progress{progressbar.NewOptions(total, progressbar.OptionSetWriter(a.stderr), progressbar.OptionSetDescription(what),
+		progressbar.OptionShowCount(), progressbar.OptionShowIts(), progressbar.OptionSetPredictTime(true),
+		progressbar.OptionClearOnFinish(), progressbar.OptionThrottle(100e6))}
+}
+
+func (p progress) set(done int) {
+	if p.bar != nil {
+		_ = p.bar.Set(done)
+	}
+}
+
+func (p progress) add(n int) {
+	if p.bar != nil {
+		_ = p.bar.Add(n)
+	}
+}
+
+// done takes the bar away, so that the answer has the terminal to itself.
+func (p progress) done() {
+	if p.bar != nil {
+		_ = p.bar.Finish()
+	}
+}
+
+// answer gives the writer for a command's answer: stdout, or a file that appears whole when close is called.
+func (a *app) answer(file string) (w io.Writer, close func() error, err error) {
+	if file == "" {
+		return a.stdout, func() error { return nil }, nil
+	}
+	f, err := os.CreateTemp(dirOf(file), ".llmrun-*")
+	if err != nil {
+		return nil, nil, fmt.Errorf("write %s: %w", file, err)
+	}
+	return f, func() error {
+		defer os.Remove(f.Name()) // of no effect once it is renamed
+		if err := f.Chmod(0o644); err != nil {
+			return fmt.Errorf("write %s: %w", file, err)
+		}
+		if err := f.Close(); err != nil {
+			return fmt.Errorf("write %s: %w", file, err)
+		}
+		return os.Rename(f.Name(), file)
+	}, nil
+}

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"llmrun/internal/cpuref"
+	"llmrun/internal/ctconv"
+	"llmrun/internal/engine"
+	"llmrun/internal/metal"
+	"llmrun/internal/models"
+	"llmrun/internal/tokenizer"
+)
+
+// modelFlags are the flags that generate and compare share.
+type modelFlags struct {
+	model, tokenizer, computeType, bos, output string
+	threads, maxTokens                         int
+	json, quiet, verbose, noProgress           bool
+}
+
+func (f *modelFlags) register(c *cobra.Command, maxTokens int) {
+	flags := c.Flags()
+	flags.StringVar(&f.model, "model", models.Default, "a directory with model.bin, or a name: see llmrun models")
+	flags.StringVar(&f.tokenizer, "tokenizer", "", "tokenizer.json or its directory (default: beside the model)")
+	flags.StringVar(&f.computeType, "compute-type", "auto", strings.Join(engine.ComputeTypes[:3], "|")+"; auto: weights as stored, activations float32")
+	flags.StringVar(&f.bos, "bos", "auto", "begin prompts with the BOS token: auto|on|off; auto is what the tokenizer does by itself")
+	flags.IntVar(&f.threads, "threads", 0, "threads of the CPU reference (default: all cores)")
+	flags.IntVarP(&f.maxTokens, "max-tokens", "n", maxTokens, "tokens to generate")
+	flags.BoolVar(&f.json, "json", false, "print one JSON object")
+	flags.StringVarP(&f.output, "output", "o", "", "write the answer to a file")
+	flags.BoolVarP(&f.quiet, "quiet", "q", false, "no talk on stderr")
+	flags.BoolVarP(&f.verbose, "verbose", "v", false, "more talk on stderr")
+	flags.BoolVar(&f.noProgress, "no-progress", false, "no progress bars")
+}
+
+// check refuses values that no run could use.
+func (f *modelFlags) check() error {
+	switch {
+	case !slices.Contains([]string{"auto", "on", "off"}, f.bos):
+		return fmt.Errorf("--bos: want auto, on or off, got %q", f.bos)
+	case f.maxTokens < 1:
+		return fmt.Errorf("--max-tokens: want at least 1, got %d", f.maxTokens)
+	case f.threads < 0:
+		return fmt.Errorf("--threads: want 0 or more, got %d", f.threads)
+	}
+	return nil
+}
+
+// opened is a model with what belongs to it. tokenizer is nil if there is none.
+type opened struct {
+	*ctconv.Model
+	source    models.Source
+	tokenizer *tokenizer.Tokenizer
+	missing   error // why there is no tokenizer
+	bos       int   // the token that prompts of this model begin with; -1: none
+}
+
+// open finds the model and its tokenizer.
+func (f *modelFlags) open() (*opened, error) {
+	m, source, err := models.Open(f.model)
+	if err != nil {
+		return nil, err
+	}
+	o := &opened{Model: m, source: source, bos: -1}
+	if f.tokenizer != "" {
+		o.tokenizer, err = tokenizer.Load(f.tokenizer)
+	} else if o.tokenizer, err = source.Tokenizer(); errors.Is(err, fs.ErrNotExist) {
+		o.missing, err = err, nil
+	}
+	if err != nil {
+		m.Close()
+		return nil, err
+	}
+	if o.tokenizer != nil {
+		if id, ok := o.tokenizer.AddsBOS(); ok {
+			o.bos = id
+		}
+	} else if id, ok := m.TokenID(m.Config.BOSToken); ok && m.Config.BOSToken != m.Config.EOSToken {
+		o.bos = id // a model without a tokenizer: its config names the token
+	}
+	return o, nil
+}
+
+// prompt turns text into ids. bos is auto, on or off.
+func (o *opened) prompt(a *app, text, bos string) ([]int, error) {
+	if o.tokenizer == nil {
+		return nil, o.missing
+	}
+	ids := o.tokenizer.Encode(text, bos != "off")
+	if bos == "off" && o.bos < 0 {
+		return o.checkPrompt(ids)
+	}
+	begin := o.bos
+	if begin < 0 && bos == "on" {
+		id, ok := o.TokenID(o.Config.BOSToken)
+		if !ok {
+			return nil, fmt.Errorf("--bos on: the model names no BOS token that its vocabulary has (bos_token is %q)", o.Config.BOSToken)
+		}
+		begin = id
+		if len(ids) == 0 || ids[0] != begin {
+			ids = append([]int{begin}, ids...)
+		}
+	}
+	o.warnBOS(a, ids, begin)
+	return o.checkPrompt(ids)
+}
+
+// warnBOS tells of a missing and of a doubled BOS token.
+func (o *opened) warnBOS(a *app, ids []int, bos int) {
+	switch {
+	case bos < 0:
+	case len(ids) == 0 || ids[0] != bos:
+		a.warn("the prompt does not begin with %s (id %d), and the model expects it: --bos on adds it", o.token(bos), bos)
+	case len(ids) > 1 && ids[1] == bos:
+		a.warn("the prompt begins with %s twice (id %d): --bos off does not add one", o.token(bos), bos)
+	}
+}
+
+func (o *opened) checkPrompt(ids []int) ([]int, error) {
+	if len(ids) == 0 {
+		return nil, hint(fmt.Errorf("the prompt has no tokens, want at least one"), "-p TEXT, or --bos on")
+	}
+	for _, id := range ids {
+		if id < 0 || id >= len(o.Vocabulary) {
+			return nil, fmt.Errorf("prompt: want ids from 0 to %d, got %d", len(o.Vocabulary)-1, id)
+		}
+	}
+	return ids, nil
+}
+
+// ids reads --ids "2,651,6037".
+func (o *opened) ids(a *app, list string) ([]int, error) {
+	var ids []int
+	for _, field := range strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' || r == '\n' }) {
+		id, err := strconv.Atoi(field)
+		if err != nil {
+			return nil, fmt.Errorf("--ids: want numbers with commas between, got %q", field)
+		}
+		ids = append(ids, id)
+	}
+	o.warnBOS(a, ids, o.bos)
+	return o.checkPrompt(ids)
+}
+
+// token is how an id is spelled, for people.
+func (o *opened) token(id int) string {
+	if o.tokenizer != nil {
+		if t, ok := o.tokenizer.Token(id); ok {
+			return t
+		}
+	}
+	if id >= 0 && id < len(o.Vocabulary) {
+		return o.Vocabulary[id]
+	}
+	return fmt.Sprintf("<id %d>", id)
+}
+
+// eos are the ids that end a text.
+func (o *opened) eos() []int {
+	if id, ok := o.TokenID(o.Config.EOSToken); ok {
+		return []int{id}
+	}
+	return nil
+}
+
+// openBackend opens "cpu" or "metal" for a model under the flags' compute type.
+func (f *modelFlags) openBackend(name string, m *ctconv.Model, o metal.Options) (engine.Backend, error) {
+	activations, err := engine.Activations(m, f.computeType)
+	if err != nil {
+		return nil, err
+	}
+	if name == "cpu" {
+		return cpuref.Open(cpuref.Options{Threads: f.threads}), nil
+	}
+	o.Activations = activations
+	return metal.Open(o)
+}
+
+func dirOf(file string) string { return filepath.Dir(file) }

@@ -1,0 +1,18 @@
+package main
+
+import (
+	"runtime"
+	"syscall"
+)
+
+// peakBytes is the most memory that the process ever had resident.
+func peakBytes() int64 {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		return 0
+	}
+	if runtime.GOOS == "darwin" { // bytes there, kilobytes elsewhere
+		return usage.Maxrss
+	}
+	return usage.Maxrss * 1024
+}
