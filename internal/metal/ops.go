@@ -45,7 +45,9 @@ func (b *Backend) Run(op engine.Op) {
 	if b.err != nil {
 		return
 	}
-	b.check(op)
+	if b.err = b.check(op); b.err != nil {
+		return
+	}
 	switch o := op.(type) {
 	case *engine.Embed:
 		b.embed(o)
@@ -222,11 +224,9 @@ func (b *Backend) matrix(w engine.Matrix) (weight, scale slot) {
 	return weight, b.float(w.Scale)
 }
 
-// check panics if the op reaches beyond its buffers: the GPU may write there without an error.
-func (b *Backend) check(op engine.Op) {
-	if op.Pass().Rows < 1 {
-		panic(fmt.Sprintf("BUG: %v: %T on %d rows", op.Site(), op, op.Pass().Rows))
-	}
+// check holds every operand to its buffer, because the GPU may write beyond one without an error. The rotary table, learned
+// positions and the cache end where the longest text does: an error. Anything else is our own mistake.
+func (b *Backend) check(op engine.Op) error {
 	out, in := op.Operands()
 	for _, list := range [2][]engine.Operand{out, in} {
 		for _, o := range list {
@@ -234,9 +234,18 @@ func (b *Backend) check(op engine.Op) {
 			if !ok || m.backend != b {
 				panic(fmt.Sprintf("BUG: %v: %s is no buffer of this backend", op.Site(), o.Name))
 			}
-			if end := o.Offset + (o.Rows-1)*o.Stride + o.Cols; o.Offset < 0 || end > m.n {
-				panic(fmt.Sprintf("BUG: %v: %s ends at element %d of %d", op.Site(), o.Name, end, m.n))
+			end := o.Offset + (o.Rows-1)*o.Stride + o.Cols
+			if o.Rows > 0 && o.Offset >= 0 && o.Stride >= 0 && end <= m.n {
+				continue
 			}
+			switch o.Name {
+			case "table", "positions", "kcache", "vcache":
+				return fmt.Errorf("%v: metal: %s holds %d positions, position %d is asked for",
+					op.Site(), o.Name, m.n/o.Stride, o.Offset/o.Stride+o.Rows-1)
+			}
+			panic(fmt.Sprintf("BUG: %v: %s: %d rows of %d, %d apart, from %d on, in a buffer of %d elements",
+				op.Site(), o.Name, o.Rows, o.Cols, o.Stride, o.Offset, m.n))
 		}
 	}
+	return nil
 }
