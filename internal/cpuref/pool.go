@@ -11,6 +11,7 @@ import (
 type pool struct {
 	work    []scratch // one for the caller, one for each worker
 	workers []*worker
+	least   int // work that is worth sharing
 	job     atomic.Pointer[job]
 	wait    sync.WaitGroup
 }
@@ -34,7 +35,7 @@ const (
 )
 
 func newPool(threads int) *pool {
-	p := &pool{work: make([]scratch, threads)}
+	p := &pool{work: make([]scratch, threads), least: small}
 	start := &job{}
 	p.job.Store(start)
 	for i := range threads - 1 {
@@ -50,7 +51,7 @@ const small = 1 << 15
 
 // each calls run for every item in [0, items), and returns when all have finished. work is that of all items together.
 func (p *pool) each(items, work int, run func(s *scratch, item int)) {
-	if len(p.workers) == 0 || items < 2 || work < small {
+	if len(p.workers) == 0 || items < 2 || work < p.least {
 		for i := range items {
 			run(&p.work[0], i)
 		}
