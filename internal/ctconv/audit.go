@@ -3,6 +3,7 @@ package ctconv
 import (
 	"fmt"
 	"slices"
+	"strconv"
 )
 
 // Verdict says what became of a declared value.
@@ -72,11 +73,19 @@ func (m *Model) Audit(hf *HF) []Row {
 
 // row appends a line; explains is what its field explains if the file is not as declared.
 func (a *audit) row(field, declared, written string, v Verdict, explains string) {
-	r := Row{Field: field, Declared: declared, Written: written, Verdict: v, Explains: explains}
+	r := Row{Field: field, Declared: plain(declared), Written: plain(written), Verdict: v, Explains: explains}
 	if v == OK || v == Defaulted {
 		r.Explains = none
 	}
 	a.rows = append(a.rows, r)
+}
+
+// plain quotes what would disturb a table or a terminal: both files are of unknown origin.
+func plain(s string) string {
+	if printable([]byte(s)) {
+		return s
+	}
+	return strconv.Quote(s)
 }
 
 // note makes the last row explain something whatever its verdict.

@@ -88,9 +88,9 @@ func TestAudit(t *testing.T) {
 		{"another scaling", "n_lin", `{"model_type": "llama", "rope_scaling": {"type": "yarn", "factor": 2}}`,
 			map[string]string{"rope_scaling": "yarn, factor 2 | linear | CHANGED"}},
 		{"a scaling too many", "n_lin", `{"model_type": "llama", "rope_scaling": null}`, map[string]string{"rope_scaling": "none | linear | EXTRA"}},
-		{"mistral", "m_llama_w8", `{"model_type": "mistral", "sliding_window": null, "hidden_act": "gelu"}`, map[string]string{
+		{"mistral", "m_llama_w8", `{"model_type": "mistral", "sliding_window": null, "hidden_act": "ge\u001blu"}`, map[string]string{
 			"sliding_window":    "none | 8 | EXTRA",
-			"hidden_activation": "gelu | 2 SiLU | CHANGED",
+			"hidden_activation": `"ge\x1blu" | 2 SiLU | CHANGED`,
 		}},
 		{"qwen 2", "m_llama", `{"model_type": "qwen2", "use_sliding_window": false, "sliding_window": 32768, "max_window_layers": 21}`,
 			map[string]string{"sliding_window": "none | absent | ok"}},

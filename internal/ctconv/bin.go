@@ -18,7 +18,7 @@ const (
 	specName    = "TransformerDecoderSpec"
 
 	maxRank   = 8                     // no converter writes more than 3; a larger rank is a torn file
-	maxCount  = 1 << 16               // of variables, of aliases: two thousand layers, and an index of a few megabytes
+	maxCount  = 1 << 16               // of variables, of aliases: two thousand layers, and an index of some 20 MB
 	minString = 2 + 1 + 1             // length, one character, NUL
 	minRecord = minString + 1 + 1 + 4 // name, rank 0, type, size
 	minAlias  = 2 * minString
