@@ -148,7 +148,7 @@ func (c *compiler) flags() []string {
 
 // kernelFlags: constants are float as in Metal; a stack of 16 KB must hold any kernel.
 func (c *compiler) kernelFlags(mode numerics) []string {
-	f := append(c.flags(), "-nostdinc++", "-fno-math-errno", "-fno-trapping-math", "-Werror=frame-larger-than=8192",
+	f := append(c.flags(), "-fpeel-loops", "-nostdinc++", "-fno-math-errno", "-fno-trapping-math", "-Werror=frame-larger-than=8192",
 		"-Wno-attributes", "-Wno-unknown-pragmas")
 	if c.clang {
 		f = append(f, "-Xclang", "-cl-single-precision-constant", "-Wno-unknown-attributes", "-Wno-unused-value")

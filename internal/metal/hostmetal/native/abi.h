@@ -57,12 +57,11 @@ struct MslCmd {
 // operation ahead of the others.
 struct MslSimd {
     msl_u32     ready, live, waiting, at_barrier;  // lane masks
-    msl_u32     arrived, nlive, gen, have;         // have: bit b is set once result[b] is computed
+    msl_u32     arrived, nlive, gen, have;         // have: bit b is set once bank b is reduced
     msl_u32     mask[2];                           // lanes that took part
     msl_u32     id, line;
     const char* what;
     alignas(64) msl_u32 slots[2][4][MSL_SIMD];     // word w of lane l is slots[bank][w][l]
-    alignas(16) msl_u32 result[2][4];
 };
 
 struct MslThread {

@@ -11,24 +11,48 @@ struct line {
     static constexpr line here(uint l = __builtin_LINE()) { return line{l}; }
 };
 
+// How a value lies in the slots: a component of at most 4 bytes is one word, so that a reduction
+// reads consecutive words; 8-byte scalars take two.
+template <class T> struct Lane {
+    static_assert(sizeof(T) <= 8, "simdgroup functions take scalars and vectors of at most 4 components");
+    typedef T scalar;
+    static constexpr uint n = 1;
+    static MSL_INL void put(msl_u32 (*words)[MSL_SIMD], uint lane, T v) {
+        msl_u32 w[2] = {};
+        __builtin_memcpy(w, &v, sizeof v);
+        words[0][lane] = w[0];
+        if (sizeof(T) > 4) words[1][lane] = w[1];
+    }
+    static MSL_INL T get(const msl_u32 (*words)[MSL_SIMD], uint lane) {
+        msl_u32 w[2] = {words[0][lane], sizeof(T) > 4 ? words[1][lane] : 0};
+        T v;
+        __builtin_memcpy(&v, w, sizeof v);
+        return v;
+    }
+};
+template <class T, int N> struct Lane<vec<T, N>> {
+    static_assert(sizeof(T) <= 4, "simdgroup functions take no vectors of 8-byte components");
+    typedef T scalar;
+    static constexpr uint n = N;
+    static MSL_INL void put(msl_u32 (*words)[MSL_SIMD], uint lane, vec<T, N> v) {
+        for (int i = 0; i < N; ++i) Lane<T>::put(words + i, lane, v.e[i]);
+    }
+    static MSL_INL vec<T, N> get(const msl_u32 (*words)[MSL_SIMD], uint lane) {
+        vec<T, N> v;
+        for (int i = 0; i < N; ++i) v.e[i] = Lane<T>::get(words + i, lane);
+        return v;
+    }
+};
+
 // Puts v down and waits for the other active lanes; returns the bank that holds everyone's value.
 template <class T> MSL_INL uint exchange(T v, line at, const char* what) {
-    static_assert(sizeof(T) <= 16, "simdgroup functions take at most 16 bytes");
-    uint w[(sizeof(T) + 3) / 4] = {};
-    __builtin_memcpy(w, &v, sizeof v);
     MslThread* t = msl_self();
     MslSimd* s = t->simd;
-    for (uint i = 0; i < sizeof w / 4; ++i) s->slots[s->gen & 1][i][t->lane] = w[i];
+    Lane<T>::put(s->slots[s->gen & 1], t->lane, v);
     return rt->simd(t, at.l, what);
 }
 
-template <class T> MSL_INL T slot(const MslSimd* s, uint bank, uint lane) {
-    uint w[(sizeof(T) + 3) / 4];
-    for (uint i = 0; i < sizeof w / 4; ++i) w[i] = s->slots[bank][i][lane];
-    T v;
-    __builtin_memcpy(&v, w, sizeof v);
-    return v;
-}
+template <class T> MSL_INL T slot(const MslSimd* s, uint bank, uint lane) { return Lane<T>::get(s->slots[bank], lane); }
 
 // The value of another lane, which must be active.
 template <class T> MSL_INL T from(T v, uint lane, line at, const char* what) {
@@ -39,31 +63,33 @@ template <class T> MSL_INL T from(T v, uint lane, line at, const char* what) {
     return slot<T>(t->simd, bank, lane);
 }
 
-// A reduction in one order whatever the schedule: halves are folded onto each other. The first
-// lane to go on computes it for all.
-template <class T, class F> MSL_INL T reduce(T v, F f, line at, const char* what) {
-    uint bank = exchange(v, at, what);
-    MslSimd* s = msl_self()->simd;
-    T r;
-    if (s->have >> bank & 1) {
-        __builtin_memcpy(&r, s->result[bank], sizeof r);
-        return r;
-    }
-    uint m = s->mask[bank];
+// One component of all lanes in m, in one order whatever the schedule: halves are folded onto each
+// other, or, where lanes are missing, the lanes are taken in turn.
+template <class T, class F> MSL_INL T fold(const msl_u32 (*words)[MSL_SIMD], uint m, F f) {
     if (m == ~0u) {
         T a[MSL_SIMD];
-        for (uint i = 0; i < MSL_SIMD; ++i) a[i] = slot<T>(s, bank, i);
+        for (uint i = 0; i < MSL_SIMD; ++i) a[i] = Lane<T>::get(words, i);
 #pragma GCC unroll 5
         for (uint w = MSL_SIMD / 2; w; w /= 2)
             for (uint i = 0; i < w; ++i) a[i] = f(a[i], a[i + w]);
-        r = a[0];
-    } else {
-        r = slot<T>(s, bank, __builtin_ctz(m));
-        while (m &= m - 1) r = f(r, slot<T>(s, bank, __builtin_ctz(m)));
+        return a[0];
     }
-    s->have |= 1u << bank;
-    __builtin_memcpy(s->result[bank], &r, sizeof r);
+    T r = Lane<T>::get(words, __builtin_ctz(m));
+    while (m &= m - 1) r = f(r, Lane<T>::get(words, __builtin_ctz(m)));
     return r;
+}
+
+// A reduction. The first lane to go on computes it for all, into the slot of lane 0.
+template <class T, class F> MSL_INL T reduce(T v, F f, line at, const char* what) {
+    typedef typename Lane<T>::scalar S;
+    uint bank = exchange(v, at, what);
+    MslSimd* s = msl_self()->simd;
+    if (!(s->have >> bank & 1)) {
+        s->have |= 1u << bank;
+        for (uint i = 0; i < Lane<T>::n; ++i)
+            Lane<S>::put(s->slots[bank] + i, 0, fold<S>(s->slots[bank] + i, s->mask[bank], f));
+    }
+    return slot<T>(s, bank, 0);
 }
 }  // namespace msl
 
@@ -80,7 +106,7 @@ MSL_INL void simdgroup_barrier(mem_flags, msl::line at = msl::line::here()) {
 
 #define MSL_REDUCE(name, expr)                                                                   \
     template <class T> MSL_INL T name(T v, msl::line at = msl::line::here()) {                   \
-        return msl::reduce(v, [](T a, T b) { return T(expr); }, at, #name);                      \
+        return msl::reduce(v, [](auto a, auto b) { return decltype(a)(expr); }, at, #name);          \
     }
 MSL_REDUCE(simd_sum, a + b) MSL_REDUCE(simd_product, a * b)
 MSL_REDUCE(simd_max, max(a, b)) MSL_REDUCE(simd_min, min(a, b))

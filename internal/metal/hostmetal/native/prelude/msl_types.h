@@ -151,14 +151,20 @@ template <class T, int M, int... I> struct swizzle {
     MSL_INL swizzle& operator=(const swizzle& o) { return *this = vec<T, N>(o); }
 };
 template <class T> using scalar_only = typename enable_if<is_scalar<T>::value>::type;
+// Short vectors are copied as one integer: element by element, a later load of the whole would
+// wait for the stores. Longer ones stay in registers element by element.
+template <class V> MSL_INL void copy(V& to, const V& from) {
+    if constexpr (sizeof(V) <= 8) __builtin_memcpy((void*)&to, &from, sizeof(V));
+    else for (uint i = 0; i < sizeof to.e / sizeof *to.e; ++i) to.e[i] = from.e[i];
+}
 }  // namespace msl
 
 namespace metal {
 // Vectors are structs of scalars: a native vector inside the union would be kept in memory.
 #define MSL_VEC(N)                                                                                       \
     vec() = default;                                                                                     \
-    MSL_INL vec(const vec& o) { for (int i = 0; i < N; ++i) e[i] = o.e[i]; }                             \
-    MSL_INL vec& operator=(const vec& o) { for (int i = 0; i < N; ++i) e[i] = o.e[i]; return *this; }    \
+    MSL_INL vec(const vec& o) { msl::copy(*this, o); }                                                   \
+    MSL_INL vec& operator=(const vec& o) { msl::copy(*this, o); return *this; }                          \
     template <class S, class = msl::scalar_only<S>>                                                      \
     MSL_INL vec(S s) { T t = T(s); for (int i = 0; i < N; ++i) e[i] = t; }                               \
     template <class U, class = typename msl::enable_if<!msl::is_same<U, T>::value>::type>                \
@@ -284,5 +290,17 @@ MSL_NAMES(float) MSL_NAMES(half) MSL_NAMES(bfloat) MSL_NAMES(bool) MSL_NAMES(cha
 MSL_NAMES(short) MSL_NAMES(ushort) MSL_NAMES(int) MSL_NAMES(uint) MSL_NAMES(long) MSL_NAMES(ulong)
 #undef MSL_NAMES
 
-template <class To, class From> MSL_INL To as_type(From f) { return msl::bits<To>(f); }
+namespace msl {
+template <class To, class From> struct Cast {
+    static MSL_INL To of(From f) { return bits<To>(f); }
+};
+template <class To, class From, int N> struct Cast<vec<To, N>, vec<From, N>> {
+    static MSL_INL vec<To, N> of(vec<From, N> f) {
+        vec<To, N> t;
+        for (int i = 0; i < N; ++i) t.e[i] = bits<To>(f.e[i]);
+        return t;
+    }
+};
+}  // namespace msl
+template <class To, class From> MSL_INL To as_type(From f) { return msl::Cast<To, From>::of(f); }
 namespace metal { using ::as_type; }

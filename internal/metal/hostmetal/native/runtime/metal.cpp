@@ -313,10 +313,8 @@ void run_one() {
     --b->queue->open;
     --b->queue->committed;
     running = false;
+    objc_drop(b);  // commit's reference, before anybody hears of the completion
     pthread_cond_broadcast(&run_completed);
-    pthread_mutex_unlock(&run_mu);
-    objc_drop(b);  // commit's reference
-    pthread_mutex_lock(&run_mu);
 }
 
 void* runner_main(void*) {
