@@ -75,10 +75,10 @@ func (a approx) exp() approx {
 	return rounded(v, math.Exp(a.v+a.err)-v, 2*4)
 }
 
-// tanh: its slope is 1 - tanh², greatest at the argument nearest to zero; no two values of it are farther apart than 2.
+// tanh: its slope is 1/cosh², greatest at the argument nearest to zero; no two values of it are farther apart than 2.
 func (a approx) tanh() approx {
-	near := math.Tanh(max(0, math.Abs(a.v)-a.err))
-	return rounded(math.Tanh(a.v), min(2, a.err*(1-near*near)), 2*5)
+	c := math.Cosh(max(0, math.Abs(a.v)-a.err))
+	return rounded(math.Tanh(a.v), min(2, a.err/(c*c)), 2*5)
 }
 
 // erf: Metal has none, and those written for it stay within 2^-22 of it. Its slope is 2/√π · exp(-x²).
