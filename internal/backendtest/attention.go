@@ -63,7 +63,13 @@ func attentions() (cases []Case) {
 				engine.Pass{Rows: 1, Pos: len(x) - 1, Span: engine.Span{Decode: true}}, x)
 		}})
 	}
-	return cases
+	return append(cases, Case{"context/the last value is NaN", func(m *maker) engine.Op {
+		a, p := heads[1], engine.Pass{Rows: 3} // which the tokens before it must not see
+		o := newContext(m, a, p)
+		v := append(m.random(2*a.KVHeads*a.Dim, 3), repeat(float32(math.NaN()), a.KVHeads*a.Dim)...)
+		put(m.tb, o.V, v)
+		return o
+	}})
 }
 
 // cache holds random rows where the pass looks, and NaN before and after.

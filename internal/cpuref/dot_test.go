@@ -62,16 +62,19 @@ func TestFMAIsExact(t *testing.T) {
 		checkFMA(t, a, b, -float32(a*b))
 		checkFMA(t, math.Float32frombits(r.Uint32()), math.Float32frombits(r.Uint32()), math.Float32frombits(r.Uint32()))
 	}
-	// Just off a tie: c is some float32, the product half its last bit, more or less one part in 2^24 or exactly.
+	// Just off a tie: the product is half of c's last bit, or one part in 2^46 less, which float64 has no room for beside c. Among
+	// the subnormals the last bit is 2^-149.
+	const less, more = 1 - 0x1p-23, 1 + 0x1p-23
 	for range 200000 {
 		c := math.Float32frombits(r.Uint32()&0x807fffff | uint32(1+r.IntN(253))<<23)
-		half := float32(math.Ldexp(1, math.Ilogb(float64(c))-24))
-		near := 1 + float32(r.IntN(3)-1)*0x1p-23
-		checkFMA(t, half, near, c)
-		checkFMA(t, -half, near, c)
-		// Among the subnormals, whose ties have fewer zeros below them.
-		checkFMA(t, least*float32(r.IntN(1<<20)), near/2, least*float32(r.IntN(1<<23)))
-		checkFMA(t, 0x1p-80*near, 0x1p-70*near, least*float32(r.IntN(1<<10)))
+		half := float32(math.Ldexp(1, max(-150, math.Ilogb(float64(c))-24)+75))
+		subnormal := least * float32(r.IntN(1<<23))
+		for _, sign := range []float32{1, -1} {
+			for _, f := range [][2]float32{{1, 1}, {1, more}, {1, less}, {more, less}} {
+				checkFMA(t, sign*half*f[0], 0x1p-75*f[1], c)
+				checkFMA(t, sign*0x1p-75*f[0], 0x1p-75*f[1], subnormal)
+			}
+		}
 	}
 }
 

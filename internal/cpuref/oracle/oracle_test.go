@@ -170,6 +170,9 @@ func TestEdgesOfFloat32(t *testing.T) {
 			t.Errorf("silu(%g): %g is allowed", x, bound.err)
 		}
 	}
+	if s := sum([]float64{0x1p-130}, []float64{1024}, 0); s.err < 0x1p-120 || s.err > 0x1p-114 {
+		t.Errorf("2^-130 · 1024 may be read as zero; its error is %g", s.err)
+	}
 	if a := exact(0x1p-130); a.err != 0x1p-130 {
 		t.Errorf("a subnormal input may be read as zero; its error is %g", a.err)
 	}
