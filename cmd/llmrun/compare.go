@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"llmrun/internal/engine"
+	"llmrun/internal/fault"
+	"llmrun/internal/metal"
+	"llmrun/internal/parity"
+	"llmrun/internal/report"
+)
+
+type compareFlags struct {
+	modelFlags
+	reference, candidate             string
+	prompts, text, ids               string
+	strict, allowVacuous, requireAll bool
+	fault, color                     string
+	listFaults                       bool
+}
+
+func newCompareCommand(a *app) *cobra.Command {
+	f := &compareFlags{}
+	c := &cobra.Command{
+		Use:   "compare",
+		Short: "decode on two backends and compare token by token",
+		Long: `compare decodes every prompt greedily on the reference, feeds the same tokens to the candidate, and judges the
+differences by what rounding does to the reference's own logits.
+
+Exit code: 0 MATCH, 1 DIVERGED, 2 could not run, 3 INCONCLUSIVE: the run could not have told, 130 interrupted.`,
+		Example: `  llmrun compare                              # the embedded model, cpu against metal
+  llmrun compare --model DIR -p "Once upon a time"
+  llmrun compare --compute-type float16
+  llmrun compare --fault gelu-unclamped       # break it on purpose, watch it being named`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if f.listFaults {
+				return listFaults(a.stdout)
+			}
+			if err := f.check(); err != nil {
+				return fmt.Errorf("compare: %w", err)
+			}
+			return f.run(c.Context(), a)
+		},
+	}
+	f.register(c, 24)
+	flags := c.Flags()
+	flags.StringVar(&f.reference, "reference", "cpu", "cpu|metal")
+	flags.StringVar(&f.candidate, "candidate", "metal", "metal|cpu; metal is the host device on a machine without Metal")
+	flags.StringVar(&f.prompts, "prompts", "", "a YAML file of prompts (default: the built-in ones)")
+	flags.StringVarP(&f.text, "prompt", "p", "", "one prompt; - reads stdin")
+	flags.StringVar(&f.ids, "ids", "", "one prompt as token ids: 2,651,6037")
+	flags.BoolVar(&f.strict, "strict", false, "near ties and exact ties count as divergences")
+	flags.BoolVar(&f.allowVacuous, "allow-vacuous", false, "exit 0 with a warning where no prompt could have shown a difference")
+	flags.BoolVar(&f.requireAll, "require-all", false, "INCONCLUSIVE if any prompt could not have shown a difference, not only if all could not")
+	flags.StringVar(&f.fault, "fault", "", "make a mistake in the candidate on purpose, by its `ID`")
+	flags.BoolVar(&f.listFaults, "list-faults", false, "list the mistakes that --fault knows")
+	flags.StringVar(&f.color, "color", "auto", "auto|always|never; auto is on a terminal, unless NO_COLOR is set")
+	c.MarkFlagsMutuallyExclusive("prompts", "prompt", "ids")
+	return c
+}
+
+func (f *compareFlags) check() error {
+	for _, side := range []struct{ flag, name string }{{"--reference", f.reference}, {"--candidate", f.candidate}} {
+		if side.name != "cpu" && side.name != "metal" {
+			return fmt.Errorf("%s: want cpu or metal, got %q", side.flag, side.name)
+		}
+	}
+	if !slices.Contains([]string{"auto", "always", "never"}, f.color) {
+		return fmt.Errorf("--color: want auto, always or never, got %q", f.color)
+	}
+	if f.fault != "" && f.candidate != "metal" {
+		return fmt.Errorf("--fault %s: want --candidate metal, whose shaders it changes, got %s", f.fault, f.candidate)
+	}
+	return f.modelFlags.check()
+}
+
+func (f *compareFlags) run(ctx context.Context, a *app) error {
+	var broken metal.Options
+	if f.fault != "" {
+		mistake, err := fault.Find(f.fault)
+		if err != nil {
+			return err
+		}
+		broken = metal.Options{FastMath: mistake.FastMath, Edit: mistake.Edit}
+	}
+	o, err := f.open()
+	if err != nil {
+		return err
+	}
+	defer o.Close()
+	prompts, err := f.promptList(a, o)
+	if err != nil {
+		return err
+	}
+	reference, err := f.openBackend(f.reference, o.Model, metal.Options{})
+	if err != nil {
+		return err
+	}
+	defer reference.Close()
+	candidate, err := f.openBackend(f.candidate, o.Model, broken)
+	if err != nil {
+		return err
+	}
+	defer candidate.Close()
+	w, closeAnswer, err := a.answer(f.output) // before the work, so that a folder that is not there costs none
+	if err != nil {
+		return err
+	}
+	c, err := f.compare(ctx, a, o, reference, candidate, prompts)
+	if err != nil {
+		return err
+	}
+	if f.json {
+		err = report.JSON(w, c)
+	} else {
+		err = report.Text(w, c, f.textOptions(o, w))
+	}
+	if e := closeAnswer(); err == nil {
+		err = e
+	}
+	if err != nil {
+		return err
+	}
+	f.talk(a, c)
+	a.exit = c.Exit
+	return nil
+}
+
+func (f *compareFlags) compare(ctx context.Context, a *app, o *opened, reference, candidate engine.Backend, prompts []parity.Prompt) (*parity.Comparison, error) {
+	bar := a.progress("compare", len(prompts)*f.maxTokens, !f.noProgress && !f.quiet)
+	defer bar.done()
+	options := parity.Options{MaxTokens: f.maxTokens, EOS: o.eos(), Strict: f.strict, AllowVacuous: f.allowVacuous, RequireAll: f.requireAll,
+		Progress: func(_ string, done, _ int) { bar.set(done) }}
+	if o.tokenizer != nil {
+		options.Special = o.tokenizer.IsSpecial
+	}
+	c, err := parity.Compare(ctx, o.Model, reference, candidate, prompts, options)
+	if err != nil {
+		return nil, fmt.Errorf("compare %s: %w", o.source.Name, err)
+	}
+	c.Fault = f.fault
+	return c, f.describe(c, o, reference, candidate)
+}
+
+// textOptions says how text looks on w.
+func (f *compareFlags) textOptions(o *opened, w io.Writer) report.Options {
+	options := report.Options{Color: f.color == "always" || f.color == "auto" && isTerminal(w) && os.Getenv("NO_COLOR") == ""}
+	if o.tokenizer != nil {
+		options.Decode = func(ids []int) string { return o.tokenizer.Decode(ids, false) }
+	}
+	return options
+}
+
+// talk says on stderr what must not be missed when the answer goes to a file.
+func (f *compareFlags) talk(a *app, c *parity.Comparison) {
+	switch {
+	case c.Interrupted:
+		fmt.Fprintln(a.stderr, "llmrun: interrupted")
+	case c.Verdict == parity.Inconclusive && c.Exit == parity.ExitMatch:
+		a.warn("INCONCLUSIVE, and --allow-vacuous makes it exit 0: nothing was shown. %s", c.Why)
+	}
+	if f.verbose && !f.quiet {
+		for _, line := range c.Env.(environment).lines() {
+			fmt.Fprintf(a.stderr, "%s: %s\n", line[0], line[1])
+		}
+	}
+}
+
+func listFaults(w io.Writer) error {
+	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	for _, x := range fault.All() {
+		fmt.Fprintf(table, "%s\t%s\n\tseen as: %s\n", x.ID, x.What, x.Seen)
+	}
+	return table.Flush()
+}

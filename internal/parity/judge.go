@@ -1,0 +1,173 @@
+package parity
+
+import (
+	"fmt"
+	"strings"
+)
+
+// judge fills in what follows from the measurements. prompts is how many were asked for.
+func (c *Comparison) judge(o Options, prompts int) {
+	kept := 0
+	for i := range c.Prompts {
+		r := &c.Prompts[i]
+		r.classify(o.Strict)
+		for _, g := range gates {
+			if why := g.fails(r, &o); why != "" && g.vacuous {
+				r.Vacuous = append(r.Vacuous, why)
+			}
+		}
+		if len(r.Vacuous) == 0 {
+			kept++
+		}
+	}
+	vacuous := kept == 0 || o.RequireAll && kept < len(c.Prompts)
+	c.applyGates(&o, vacuous)
+	c.Verdict, c.Why = c.conclude(vacuous, prompts)
+	switch {
+	case c.Interrupted:
+		c.Exit = ExitInterrupted
+	case c.Verdict == Diverged:
+		c.Exit = ExitDiverged
+	case c.Verdict == Inconclusive && !(o.AllowVacuous && c.onlyVacuous()):
+		c.Exit = ExitInconclusive
+	default:
+		c.Exit = ExitMatch
+	}
+}
+
+// classify names each step and counts.
+func (r *Result) classify(strict bool) {
+	for _, s := range r.Steps {
+		if n := s.Noise; s.ReferenceNonFinite == 0 && (n > r.Noise || n != n) { // once NaN, it stays
+			r.Noise = n
+		}
+	}
+	r.Allowed = allowance * r.Noise
+	for i := range r.Steps {
+		s := &r.Steps[i]
+		s.Class = s.classify(r)
+		if s.Class != ClassNonFinite && s.Class != ClassUnmeasured {
+			r.Compared++
+		}
+		if s.Class == ClassMatch {
+			r.Matched++
+			if !(s.MaxAbs <= r.Allowed) {
+				r.Beyond++
+			}
+		}
+		if r.FirstFlip == nil && s.diverged(strict) {
+			r.FirstFlip = &s.Step
+		}
+	}
+}
+
+func (s *Step) classify(r *Result) Class {
+	switch {
+	case s.ReferenceNonFinite > 0 || s.CandidateNonFinite > 0:
+		return ClassNonFinite
+	case s.CandidateID == NoToken:
+		return ClassUnmeasured
+	case s.CandidateID == s.ReferenceID:
+		return ClassMatch
+	case !(s.MaxAbs <= r.Allowed):
+		return ClassFlip
+	case s.Gap == 0: // the reference chose the lower id
+		return ClassExactTie
+	}
+	return ClassNearTie
+}
+
+// diverged tells whether the step counts against the candidate.
+func (s *Step) diverged(strict bool) bool {
+	switch s.Class {
+	case ClassFlip:
+		return true
+	case ClassNearTie, ClassExactTie:
+		return strict
+	case ClassNonFinite:
+		return s.ReferenceNonFinite == 0
+	}
+	return false
+}
+
+// Diverged tells whether the prompt shows that the candidate is wrong, vacuous or not.
+func (r *Result) Diverged() bool {
+	if r.FirstFlip != nil {
+		return true
+	}
+	for _, n := range r.NonFinite {
+		if n.Own { // after a near tie, on tokens that the reference did not see
+			return true
+		}
+	}
+	return false
+}
+
+// applyGates judges the gates over the prompts that decide.
+func (c *Comparison) applyGates(o *Options, all bool) {
+	for _, g := range gates {
+		result := Gate{Name: g.name, OK: true}
+		if len(c.Prompts) == 0 {
+			result = Gate{Name: g.name, Why: "no prompt was finished"}
+		}
+		for i := range c.Prompts {
+			r := &c.Prompts[i]
+			if why := g.fails(r, o); why != "" && result.OK && (all || len(r.Vacuous) == 0 || !g.vacuous) {
+				result.OK, result.Why = false, r.ID+": "+why
+			}
+		}
+		c.Gates = append(c.Gates, result)
+	}
+}
+
+// onlyVacuous tells whether vacuity is all that keeps the run from a match.
+func (c *Comparison) onlyVacuous() bool {
+	for i := range c.Prompts {
+		if c.Prompts[i].Beyond > 0 {
+			return false
+		}
+	}
+	return !c.Interrupted
+}
+
+func (c *Comparison) conclude(vacuous bool, prompts int) (Verdict, string) {
+	var poor, beyond []string
+	for i := range c.Prompts {
+		r := &c.Prompts[i]
+		if r.Diverged() {
+			return Diverged, r.ID + ": " + r.divergence()
+		}
+		if len(r.Vacuous) > 0 {
+			poor = append(poor, r.ID+": "+strings.Join(r.Vacuous, "; "))
+		}
+		if why := beyondRounding(r, nil); why != "" {
+			beyond = append(beyond, r.ID+": "+why)
+		}
+	}
+	switch {
+	case c.Interrupted:
+		return Inconclusive, fmt.Sprintf("interrupted after %d of %d prompts", len(c.Prompts), prompts)
+	case len(beyond) > 0:
+		return Inconclusive, strings.Join(beyond, "; ")
+	case vacuous:
+		return Inconclusive, strings.Join(poor, "; ") + ": this run could not have failed"
+	}
+	return Match, ""
+}
+
+// divergence says in words what the first one is.
+func (r *Result) divergence() string {
+	if r.FirstFlip == nil {
+		for _, n := range r.NonFinite {
+			if n.Own {
+				return fmt.Sprintf("step %d: %d of %d logits of the candidate are NaN or infinite, on its own tokens after a near tie", n.Step, n.Count, n.Of)
+			}
+		}
+	}
+	s := r.Steps[*r.FirstFlip-1]
+	if s.CandidateNonFinite > 0 {
+		return fmt.Sprintf("step %d: %d logits of the candidate are NaN or infinite", s.Step, s.CandidateNonFinite)
+	}
+	return fmt.Sprintf("step %d: %s: id %d, want %d: gap %.2g, max|Δlogit| %.2g, rounding explains %.2g",
+		s.Step, s.Class, s.CandidateID, s.ReferenceID, s.Gap, s.MaxAbs, r.Allowed)
+}
