@@ -199,18 +199,20 @@ func synchronises(name string) bool {
 		strings.HasPrefix(name, "simdgroup_") || name == "make_filled_simdgroup_matrix"
 }
 
-// kernel reads the definition whose word kernel is token i: [[kernel]] void f(...) or kernel void f(...).
+// kernel reads the definition whose word kernel is token i: kernel void f(...), [[kernel]] void f(...),
+// or [[kernel, host_name("x")]] void f(...).
 func (s *source) kernel(i int) {
 	k := kernel{line: s.tokens[i].line}
-	before, j := i-1, i+1
-	if s.is(i-1, "[[") && s.is(i+1, "]]") {
-		before, j = i-2, i+2
+	first, j := i, i+1 // first token of the definition; where its attributes or void stand
+	if open := s.attributeStart(i); open >= 0 {
+		first, j = open, open
 	}
-	k.template = s.is(before, ">")
+	k.template = s.is(first-1, ">")
 	for s.is(j, "[[") {
 		e := s.closing(j)
-		s.attribute(&k, s.tokens[j+1:e])
-		s.blank(s.tokens[j].at, s.tokens[e].end())
+		for _, a := range splitCommas(s.tokens[j+1 : e]) {
+			s.attribute(&k, a)
+		}
 		j = e + 1
 	}
 	if !s.is(j, "void") || !s.is(j+2, "(") {
@@ -222,6 +224,16 @@ func (s *source) kernel(i int) {
 	k.staticTG = s.reaches(k.name, func(name string) bool { return name == "threadgroup" })
 	k.syncs = k.staticTG || s.reaches(k.name, synchronises)
 	s.kernels = append(s.kernels, k)
+}
+
+// attributeStart returns the index of the [[ around token i, or -1.
+func (s *source) attributeStart(i int) int {
+	for ; i >= 0 && s.tokens[i].text != "]]" && s.tokens[i].text != ";" && s.tokens[i].text != "}"; i-- {
+		if s.tokens[i].text == "[[" {
+			return i
+		}
+	}
+	return -1
 }
 
 func (s *source) attribute(k *kernel, tokens []token) {
