@@ -21,11 +21,6 @@ const (
 	dimBlock   = 16
 )
 
-func blocks(n, size int) int { return (n + size - 1) / size }
-
-// span is block i of n things in blocks of size.
-func span(i, n, size int) (from, to int) { return i * size, min(n, (i+1)*size) }
-
 func (b *Backend) scores(o *engine.Scores, out, in operands) {
 	k, dst, q := in.get("k"), out.get("out"), b.wide(in.get("q"))
 	_, first, keys := o.Keys(o.Pass())

@@ -78,6 +78,19 @@ func TestFMAIsExact(t *testing.T) {
 	}
 }
 
+// Products that round to -0 leave -0 in each lane; a term 0·0 of the padding makes it +0.
+func TestDotPadsWithZeros(t *testing.T) {
+	for n, want := range map[int]float64{15: 0, 16: math.Copysign(0, -1)} {
+		a, b := make([]float64, n), make([]float64, n)
+		for i := range n {
+			a[i], b[i] = 0x1p-100, -0x1p-100
+		}
+		if got := dot(a, b); !sameFloat(got, float32(want)) {
+			t.Errorf("%d products of -2^-200: want %g, got %g", n, want, got)
+		}
+	}
+}
+
 // reference is dot as doc.go states it, one step at a time.
 func reference(a, b []float32) float32 {
 	var lane [lanes]float32

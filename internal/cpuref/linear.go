@@ -57,10 +57,11 @@ func (b *Backend) linear(o *engine.Linear, out, in operands) {
 	x := b.wide(in.get("x"))
 	tokens := min(rows, max(1, cacheBlock/cols))
 	block := min(o.W.Rows, max(1, itemWork/work))
-	b.pool.each((o.W.Rows+block-1)/block, work*o.W.Rows, func(s *scratch, item int) {
+	b.pool.each(blocks(o.W.Rows, block), work*o.W.Rows, func(s *scratch, item int) {
 		row, add := s.doubles(0, cols), s.floats(0, 1)
+		first, end := span(item, o.W.Rows, block)
 		for t0 := 0; t0 < rows; t0 += tokens {
-			for n := item * block; n < min(o.W.Rows, (item+1)*block); n++ {
+			for n := first; n < end; n++ {
 				w.row(row, n)
 				if bias.exists() {
 					bias.read(add, 0, n)

@@ -30,8 +30,8 @@ type job struct {
 
 // Waking a parked thread takes 50 to 200 µs, as long as a small op: between ops workers spin for about as long, then park.
 const (
-	spins = 1000 // times yieldEvery loads
-	yield = 100
+	yield = 100  // loads of the job before the thread offers its core to others
+	spins = 1000 // yields before it parks
 )
 
 func newPool(threads int) *pool {
@@ -121,6 +121,12 @@ func (p *pool) after(w *worker, last *job) *job {
 		}
 	}
 }
+
+// blocks counts the blocks of size that n things are cut into; the last may be smaller.
+func blocks(n, size int) int { return (n + size - 1) / size }
+
+// span is block i of them.
+func span(i, n, size int) (from, to int) { return i * size, min(n, (i+1)*size) }
 
 // scratch is one thread's memory for widened rows. It grows to the largest op and stays.
 type scratch struct {
