@@ -25,7 +25,7 @@ func (c *component) decoder() (decoder, error) {
 }
 
 func (c *component) appendStages(d *decoder, fused *bool) error {
-	add := func(make func() stage) { *d = append(*d, make) }
+	add := func(s func() stage) { *d = append(*d, s) }
 	switch c.kind {
 	case "Sequence":
 		for i := range c.parts {
@@ -186,8 +186,8 @@ type Stream struct {
 // NewStream returns an empty stream. With skipSpecial, special tokens leave no text.
 func (t *Tokenizer) NewStream(skipSpecial bool) *Stream {
 	s := &Stream{t: t, skipSpecial: skipSpecial}
-	for _, make := range t.decoder {
-		s.stages = append(s.stages, make())
+	for _, stage := range t.decoder {
+		s.stages = append(s.stages, stage())
 	}
 	return s
 }

@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -68,11 +69,10 @@ func (r *reader) fail(format string, args ...any) {
 
 // at is an error about the value at path.
 func at(path, format string, args ...any) error {
-	message := fmt.Sprintf(format, args...)
-	if path == "" {
-		return fmt.Errorf("%s", message)
+	if path != "" {
+		path += ": "
 	}
-	return fmt.Errorf("%s: %s", path, message)
+	return errors.New(path + fmt.Sprintf(format, args...))
 }
 
 // want fails with what was expected and what stands here instead.

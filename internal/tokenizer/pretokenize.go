@@ -124,12 +124,12 @@ func findRunes(is func(rune) bool) finder {
 func findRegex(re *regexp2.Regexp) finder {
 	return func(s string, match func(start, end int)) {
 		chars := []rune(s)
-		char, at := 0, 0 // at is the byte where chars[char] begins
+		char, offset := 0, 0 // chars[char] begins at byte offset
 		advance := func(to int) int {
 			for ; char < to; char++ {
-				at += utf8.RuneLen(chars[char])
+				offset += utf8.RuneLen(chars[char])
 			}
-			return at
+			return offset
 		}
 		// No timeout is set, so these calls do not fail.
 		for m, _ := re.FindRunesMatch(chars); m != nil; m, _ = re.FindNextMatch(m) {

@@ -20,6 +20,7 @@ import (
 type Tokenizer struct {
 	model     *model
 	added     map[int32]addedToken
+	addedIDs  map[string]int32
 	asTyped   addedSet // found in the text before it is normalized
 	inNormal  addedSet // found in the normalized text
 	normalize normalizer
@@ -61,6 +62,7 @@ func (f *file) build() (t *Tokenizer, err error) {
 	t = &Tokenizer{
 		model:     f.model,
 		added:     map[int32]addedToken{},
+		addedIDs:  map[string]int32{},
 		normalize: func(s string) string { return s },
 		split:     func(s string, emit func(string)) { emit(s) },
 	}
@@ -109,6 +111,9 @@ func (t *Tokenizer) addTokens(tokens []addedToken) error {
 		if other, ok := t.added[a.id]; ok {
 			return at(path, "%q has id %d, which is %q already", a.content, a.id, other.content)
 		}
+		if id, ok := t.addedIDs[a.content]; ok {
+			return at(path, "%q has id %d, but id %d already", a.content, a.id, id)
+		}
 		set := &t.asTyped
 		a.text = a.content
 		if a.normalized {
@@ -117,6 +122,7 @@ func (t *Tokenizer) addTokens(tokens []addedToken) error {
 		}
 		set.add(a)
 		t.added[a.id] = a
+		t.addedIDs[a.content] = a.id
 		t.size = max(t.size, int(a.id)+1)
 	}
 	return nil
@@ -128,13 +134,12 @@ func (t *Tokenizer) checkUnknown() error {
 	if m.unkText == "" || m.unk >= 0 {
 		return nil
 	}
-	for id, a := range t.added {
-		if a.content == m.unkText {
-			m.unk = id
-			return nil
-		}
+	id, ok := t.addedIDs[m.unkText]
+	if !ok {
+		return at("model.unk_token", "%q is not in the vocabulary", m.unkText)
 	}
-	return at("model.unk_token", "%q is not in the vocabulary", m.unkText)
+	m.unk = id
+	return nil
 }
 
 // postProcessor notes what the post-processor puts around a text.
@@ -232,12 +237,8 @@ func (t *Tokenizer) ID(token string) (int, bool) {
 	if id, ok := t.model.ids[token]; ok {
 		return int(id), true
 	}
-	for id, a := range t.added {
-		if a.content == token {
-			return int(id), true
-		}
-	}
-	return 0, false
+	id, ok := t.addedIDs[token]
+	return int(id), ok
 }
 
 // VocabSize is the highest id plus one: what an embedding must have rows for.

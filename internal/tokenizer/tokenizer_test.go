@@ -71,6 +71,7 @@ func TestParseErrors(t *testing.T) {
 		{added(`"id": 1, "content": "a"`), `added_tokens[0]: "a" has id 1, but id 0 in model.vocab`},
 		{added(`"id": 0, "content": "b"`), `added_tokens[0]: "b" has id 0, which is "a" in model.vocab`},
 		{added(`"id": 1, "content": "b"}, {"id": 1, "content": "c"`), `added_tokens[1]: "c" has id 1, which is "b" already`},
+		{added(`"id": 1, "content": "b"}, {"id": 2, "content": "b"`), `added_tokens[1]: "b" has id 2, but id 1 already`},
 
 		{with(`"normalizer": {},`), `normalizer: type is missing`},
 		{with(`"normalizer": {"type": "Nmt"},`), `normalizer: normalizer "Nmt" is not supported (Sequence, NFC, NFD, NFKC, NFKD, Replace, Prepend, Strip are)`},
