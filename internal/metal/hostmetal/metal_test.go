@@ -174,7 +174,7 @@ func TestCompileErrors(t *testing.T) {
 		{head + "kernel void f(uint i [[thread_index_in_quadgroup]]) { }", "unknown attribute [[thread_index_in_quadgroup]]"},
 		{head + "constant bool b [[function_constant(0)]];\n", "function constants are not served"},
 		{head + "kernel void f() { }\nkernel void g() { }\ntemplate [[host_name(\"h\")]] [[kernel]] decltype(k<int>) k<int>;", "instantiation of k, which is no kernel"},
-		{head + "kernel void f(device float *y [[buffer(0)]]) { float a[4096]; for (uint i = 0; i < 4096; i++) a[uint(y[i])] = y[i]; y[0] = a[uint(y[1])]; threadgroup_barrier(mem_flags::mem_none); }", "error: the frame size"},
+		{head + "kernel void f(device float *y [[buffer(0)]]) { float a[4096]; for (uint i = 0; i < 4096; i++) a[uint(y[i])] = y[i]; y[0] = a[uint(y[1])]; threadgroup_barrier(mem_flags::mem_none); }", "frame size"},
 	} {
 		lib, failure := newLibrary(d, c.source, precise)
 		if lib != 0 {
@@ -250,7 +250,6 @@ kernel void writes(device float *y [[buffer(0)]], uint i [[thread_position_in_gr
     y[i + 16] = simd_sum(1.0f);
 }
 kernel void far(device float *y [[buffer(0)]], uint i [[thread_position_in_grid]]) { y[100000000000ul] = i; }
-kernel void divides(device int *y [[buffer(0)]], constant int &d [[buffer(1)]], uint i [[thread_position_in_grid]]) { y[i] = 7 / d; }
 `, precise)
 	y, x := buffer(g, make([]float32, 64)), buffer(g, make([]float32, 64))
 	for _, c := range []struct {
@@ -260,7 +259,6 @@ kernel void divides(device int *y [[buffer(0)]], constant int &d [[buffer(1)]], 
 		{command{"reads", line(64), line(32), 0, []any{y, x}}, "kernel reads (oob.metal:4): access to byte 256 of buffer(1) x, which has 256 bytes; threadgroup [1 0 0], thread [31 0 0]"},
 		{command{"writes", line(64), line(32), 0, []any{y}}, "kernel writes (oob.metal:7): access to byte 316 of buffer(0) y, which has 256 bytes; threadgroup [1 0 0], thread [31 0 0]"},
 		{command{"far", line(1), line(1), 0, []any{y}}, "far from every bound buffer; threadgroup [0 0 0], thread [0 0 0]"},
-		{command{"divides", line(1), line(1), 0, []any{y, uint32(0)}}, "kernel divides (oob.metal:11): integer division by zero; threadgroup [0 0 0], thread [0 0 0]"},
 	} {
 		for range 3 {
 			if got := g.run(c.command); !strings.HasSuffix(got, c.want) {

@@ -1,9 +1,11 @@
 package hostmetal
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"unsafe"
 )
@@ -189,6 +191,9 @@ func TestMisuse(t *testing.T) {
 			cmd := exec.Command(os.Args[0], "-test.run=^TestMisuse$")
 			cmd.Env = append(os.Environ(), variable+"="+name, "GOTRACEBACK=none")
 			out, err := cmd.CombinedOutput()
+			if errors.Is(err, syscall.ENOEXEC) {
+				t.Skip("under an emulator that cannot start this program again")
+			}
 			if err == nil || !strings.Contains(string(out), m.want) {
 				t.Errorf("got %v and %.500s, want %q", err, out, m.want)
 			}
