@@ -44,8 +44,8 @@ func degenerate(r *Result, o *Options) string {
 // minOutput is the fewest tokens that say anything about variety.
 const minOutput = 8
 
-// monotony says what makes ids a poor witness, or nothing: only special tokens; at most one new id per eight tokens; or a short
-// text over and over, four times or more, that fills three quarters of the output.
+// monotony says what makes ids a poor witness, or nothing: only special tokens; at most one id per eight tokens; or a short
+// text that fills the last three quarters of the output, three times or more.
 func monotony(ids []int, special func(int) bool) string {
 	n := len(ids)
 	if n > 0 && special != nil && !slices.ContainsFunc(ids, func(id int) bool { return !special(id) }) {
@@ -61,7 +61,7 @@ func monotony(ids []int, special func(int) bool) string {
 	if len(distinct)*8 <= n {
 		return fmt.Sprintf("only %d different ids in %d tokens", len(distinct), n)
 	}
-	for period := 1; period <= (n-n/4)/4; period++ {
+	for period := 1; period <= n/4; period++ {
 		if tail := ids[n/4:]; slices.Equal(tail[period:], tail[:len(tail)-period]) {
 			return fmt.Sprintf("the same %d ids over and over", period)
 		}

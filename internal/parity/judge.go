@@ -3,11 +3,12 @@ package parity
 import (
 	"fmt"
 	"strings"
+
+	"llmrun/internal/engine"
 )
 
 // judge fills in what follows from the measurements. prompts is how many were asked for.
 func (c *Comparison) judge(o Options, prompts int) {
-	kept := 0
 	for i := range c.Prompts {
 		r := &c.Prompts[i]
 		r.classify(o.Strict)
@@ -17,10 +18,10 @@ func (c *Comparison) judge(o Options, prompts int) {
 			}
 		}
 		if len(r.Vacuous) == 0 {
-			kept++
+			c.Kept++
 		}
 	}
-	vacuous := kept == 0 || o.RequireAll && kept < len(c.Prompts)
+	vacuous := c.Kept == 0 || o.RequireAll && c.Kept < len(c.Prompts)
 	c.applyGates(&o, vacuous)
 	c.Verdict, c.Why = c.conclude(vacuous, prompts)
 	switch {
@@ -131,11 +132,11 @@ func (c *Comparison) onlyVacuous() bool {
 }
 
 func (c *Comparison) conclude(vacuous bool, prompts int) (Verdict, string) {
-	var poor, beyond []string
+	var diverged, poor, beyond []string
 	for i := range c.Prompts {
 		r := &c.Prompts[i]
 		if r.Diverged() {
-			return Diverged, r.ID + ": " + r.divergence()
+			diverged = append(diverged, r.ID+": "+r.divergence())
 		}
 		if len(r.Vacuous) > 0 {
 			poor = append(poor, r.ID+": "+strings.Join(r.Vacuous, "; "))
@@ -145,6 +146,10 @@ func (c *Comparison) conclude(vacuous bool, prompts int) (Verdict, string) {
 		}
 	}
 	switch {
+	case len(diverged) == 1:
+		return Diverged, diverged[0]
+	case len(diverged) > 1:
+		return Diverged, fmt.Sprintf("%s (%d of %d prompts diverge)", diverged[0], len(diverged), len(c.Prompts))
 	case c.Interrupted:
 		return Inconclusive, fmt.Sprintf("interrupted after %d of %d prompts", len(c.Prompts), prompts)
 	case len(beyond) > 0:
@@ -157,17 +162,36 @@ func (c *Comparison) conclude(vacuous bool, prompts int) (Verdict, string) {
 
 // divergence says in words what the first one is.
 func (r *Result) divergence() string {
-	if r.FirstFlip == nil {
-		for _, n := range r.NonFinite {
-			if n.Own {
-				return fmt.Sprintf("step %d: %d of %d logits of the candidate are NaN or infinite, on its own tokens after a near tie", n.Step, n.Count, n.Of)
-			}
+	if r.FirstFlip != nil {
+		if s := r.Steps[*r.FirstFlip-1]; s.Class != ClassNonFinite {
+			return fmt.Sprintf("step %d: %s: id %d, want %d: gap %.2g, max|Δlogit| %.2g, rounding explains %.2g",
+				s.Step, s.Class, s.CandidateID, s.ReferenceID, s.Gap, s.MaxAbs, r.Allowed)
 		}
 	}
-	s := r.Steps[*r.FirstFlip-1]
-	if s.CandidateNonFinite > 0 {
-		return fmt.Sprintf("step %d: %d logits of the candidate are NaN or infinite", s.Step, s.CandidateNonFinite)
+	for _, n := range r.NonFinite { // in order: those on the reference's tokens come first
+		if n.Side == candidateSide {
+			return n.String()
+		}
 	}
-	return fmt.Sprintf("step %d: %s: id %d, want %d: gap %.2g, max|Δlogit| %.2g, rounding explains %.2g",
-		s.Step, s.Class, s.CandidateID, s.ReferenceID, s.Gap, s.MaxAbs, r.Allowed)
+	panic("BUG: a divergence without a flip or a stop")
+}
+
+func (n NonFinite) String() string {
+	s := fmt.Sprintf("step %d: %d of %d logits of the %s are NaN or infinite", n.Step, n.Count, n.Of, n.Side)
+	if n.Own {
+		s += ", on its own tokens"
+	}
+	if b := n.Birth; b != nil {
+		s += ", born at " + b.Where()
+	}
+	return s
+}
+
+// Where names the site, with the function of an activation.
+func (b *Birth) Where() string {
+	s := engine.Site{Step: b.Step, Layer: b.Layer, Name: b.Site}.String()
+	if b.Op != "" {
+		s += " (" + b.Op + ")"
+	}
+	return s
 }

@@ -69,6 +69,7 @@ type Comparison struct {
 	Interrupted bool     `json:"interrupted"`
 	Gates       []Gate   `json:"gates"`
 	Prompts     []Result `json:"prompts"`
+	Kept        int      `json:"kept"` // prompts that are not vacuous
 	Why         string   `json:"why"`
 }
 

@@ -81,19 +81,19 @@ func plural(n int, noun string) string {
 	return noun + "s"
 }
 
+// gates shows the gates, and the prompts that are left out. Where none is left the verdict says why.
 func (t *text) gates() {
-	var marks, whys []string
+	var marks []string
 	for _, g := range t.Gates {
 		mark := t.color(green, "✓")
 		if !g.OK {
 			mark = t.color(red, "✗")
-			whys = append(whys, g.Name+": "+g.Why)
 		}
 		marks = append(marks, g.Name+" "+mark)
 	}
 	t.line("gates", marks...)
-	for _, why := range whys {
-		t.line("", why)
+	if t.Kept == 0 && t.Verdict == parity.Inconclusive {
+		return
 	}
 	label := "left out"
 	for i := range t.Prompts {
@@ -243,15 +243,7 @@ func birth(n parity.NonFinite) string {
 	if b == nil {
 		return fmt.Sprintf("logits at step %d, and none when the text was run again", n.Step)
 	}
-	at := fmt.Sprintf("step %d", b.Step)
-	if b.Layer >= 0 {
-		at += fmt.Sprintf(" layer %d", b.Layer)
-	}
-	at += " " + b.Site
-	if b.Op != "" {
-		at += " (" + b.Op + ")"
-	}
-	s := fmt.Sprintf("%s: %d of %d elements, the first is %d", at, b.Count, b.Of, b.First)
+	s := fmt.Sprintf("%s: %d of %d elements, the first is %d", b.Where(), b.Count, b.Of, b.First)
 	for _, in := range b.Inputs {
 		s += fmt.Sprintf(", %s %.5g", in.Name, float64(in.Value))
 	}
