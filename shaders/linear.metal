@@ -25,48 +25,88 @@ inline float4 load(device const E *row, uint k, uint n) {
 
 inline float across(float4 v) { return (v.x + v.y) + (v.z + v.w); }
 
-// out[t,n] = sum over k of x[t,k] * w[n,k], plus bias[n]. A simdgroup computes rows n to n+3 of the weight for TOKENS tokens;
-// past the end it computes the last row or token again and stores nothing. Lane l adds up k = 4l..4l+3, 4l+128.. in four
-// partial sums: an order that does not depend on the number of tokens, so a row gives the same bits in any batch.
+// Four rows of a weight: four elements of each, or four partial sums of each.
+struct Rows { float4 a, b, c, d; };
+
+template <typename W>
+inline Rows load_rows(device const W *w, uint4 row, float4 scale, uint k, uint cols) {
+    return {load(w + ulong(row.x) * cols, k, cols) * scale.x, load(w + ulong(row.y) * cols, k, cols) * scale.y,
+            load(w + ulong(row.z) * cols, k, cols) * scale.z, load(w + ulong(row.w) * cols, k, cols) * scale.w};
+}
+
+inline void multiply_add(thread Rows &sum, Rows w, float4 x) {
+    sum.a = fma(w.a, x, sum.a);
+    sum.b = fma(w.b, x, sum.b);
+    sum.c = fma(w.c, x, sum.c);
+    sum.d = fma(w.d, x, sum.d);
+}
+
+// A lane's sums of four results, results 36 floats apart.
+inline void put(threadgroup float *to, Rows sum) {
+    to[0] = across(sum.a);
+    to[36] = across(sum.b);
+    to[72] = across(sum.c);
+    to[108] = across(sum.d);
+}
+
+// out[t,n] = sum over k of x[t,k] * w[n,k], plus bias[n]. A simdgroup computes 16 results: 16 rows n for one token, or
+// 4 rows for TOKENS = 4 of them. Past the end it computes the last row or token again and stores nothing. Lane l adds up
+// k = 4l..4l+3, 4l+128.. in four partial sums; then a lane for each result adds up what the 32 lanes have, in their order.
+// No part of this order depends on the number of tokens: a row gives the same bits in any batch.
 // Without hasScale or hasBias, scale or bias is bound to w and not read.
 template <typename T, typename W, uint TOKENS>
 [[kernel]] void linear(device T *out [[buffer(0)]], device const T *x [[buffer(1)]],
                        device const W *w [[buffer(2)]], device const float *scale [[buffer(3)]],
                        device const float *bias [[buffer(4)]], constant LinearArgs &args [[buffer(5)]],
                        uint2 group [[threadgroup_position_in_grid]],
-                       uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]],
-                       uint lane [[thread_index_in_simdgroup]]) {
-    uint n = (group.x * simds + simd) * 4, t = group.y * TOKENS;
+                       uint simd [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
+    threadgroup float4 partial[4 * 16 * 9]; // by simdgroup, result and lane; 9 rather than 8, to spread the memory's banks
+    uint n = (group.x * 4 + simd) * (16 / TOKENS), t = group.y * TOKENS, cols = args.cols;
     if (n >= args.rows) return;
-    device const W *wn[4];
-    float s[4];
-    for (uint r = 0; r < 4; r++) {
-        uint row = min(n + r, args.rows - 1);
-        wn[r] = w + ulong(row) * args.cols;
-        s[r] = args.hasScale != 0 ? scale[row] : 1.0f;
+    // Tile i of four results is rows n+4i.. for token t, or rows n.. for token t+i.
+    uint4 row0 = min(uint4(n, n + 1, n + 2, n + 3), uint4(args.rows - 1)), row1 = row0, row2 = row0, row3 = row0;
+    uint t1 = min(t + 1, args.tokens - 1), t2 = min(t + 2, args.tokens - 1), t3 = min(t + 3, args.tokens - 1);
+    if (TOKENS == 1) {
+        row1 = min(row0 + 4u, uint4(args.rows - 1));
+        row2 = min(row0 + 8u, uint4(args.rows - 1));
+        row3 = min(row0 + 12u, uint4(args.rows - 1));
     }
-    device const T *xt[TOKENS];
-    float4 sum[TOKENS][4];
-    for (uint m = 0; m < TOKENS; m++) {
-        xt[m] = x + ulong(min(t + m, args.tokens - 1)) * args.cols;
-        for (uint r = 0; r < 4; r++) sum[m][r] = float4(0.0f);
+    float4 s0 = float4(1.0f), s1 = s0, s2 = s0, s3 = s0;
+    if (args.hasScale != 0) {
+        s0 = float4(scale[row0.x], scale[row0.y], scale[row0.z], scale[row0.w]);
+        s1 = float4(scale[row1.x], scale[row1.y], scale[row1.z], scale[row1.w]);
+        s2 = float4(scale[row2.x], scale[row2.y], scale[row2.z], scale[row2.w]);
+        s3 = float4(scale[row3.x], scale[row3.y], scale[row3.z], scale[row3.w]);
     }
-    for (uint k = 4 * lane; k < args.cols; k += 128) {
-        float4 wk[4];
-        for (uint r = 0; r < 4; r++) wk[r] = load(wn[r], k, args.cols) * s[r];
-        for (uint m = 0; m < TOKENS; m++) {
-            float4 xk = load(xt[m], k, args.cols);
-            for (uint r = 0; r < 4; r++) sum[m][r] = fma(wk[r], xk, sum[m][r]);
+    device const T *x0 = x + ulong(t) * cols;
+    Rows zero = {float4(0.0f), float4(0.0f), float4(0.0f), float4(0.0f)};
+    Rows sum0 = zero, sum1 = zero, sum2 = zero, sum3 = zero;
+    for (uint k = 4 * lane; k < cols; k += 128) {
+        Rows w0 = load_rows(w, row0, s0, k, cols);
+        float4 x0k = load(x0, k, cols);
+        multiply_add(sum0, w0, x0k);
+        if (TOKENS == 1) {
+            multiply_add(sum1, load_rows(w, row1, s1, k, cols), x0k);
+            multiply_add(sum2, load_rows(w, row2, s2, k, cols), x0k);
+            multiply_add(sum3, load_rows(w, row3, s3, k, cols), x0k);
+        } else {
+            multiply_add(sum1, w0, load(x + ulong(t1) * cols, k, cols));
+            multiply_add(sum2, w0, load(x + ulong(t2) * cols, k, cols));
+            multiply_add(sum3, w0, load(x + ulong(t3) * cols, k, cols));
         }
     }
-    for (uint m = 0; m < TOKENS; m++) {
-        float4 y = simd_sum(float4(across(sum[m][0]), across(sum[m][1]), across(sum[m][2]), across(sum[m][3])));
-        if (lane == 0 && t + m < args.tokens) {
-            for (uint r = 0; r < 4 && n + r < args.rows; r++) {
-                float b = args.hasBias != 0 ? bias[n + r] : 0.0f;
-                out[ulong(t + m) * args.rows + n + r] = T(y[r] + b);
-            }
-        }
+    threadgroup float4 *mine = partial + simd * 16 * 9;
+    threadgroup float *lanes = reinterpret_cast<threadgroup float *>(mine) + lane;
+    put(lanes, sum0);
+    put(lanes + 4 * 36, sum1);
+    put(lanes + 8 * 36, sum2);
+    put(lanes + 12 * 36, sum3);
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    uint row = n + lane % (16 / TOKENS), token = t + lane / (16 / TOKENS);
+    if (lane < 16 && row < args.rows && token < args.tokens) {
+        float4 v = mine[lane * 9];
+        for (uint i = 1; i < 8; i++) v += mine[lane * 9 + i];
+        out[ulong(token) * args.rows + row] = T(args.hasBias != 0 ? across(v) + bias[row] : across(v));
     }
 }
 

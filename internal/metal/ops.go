@@ -117,29 +117,25 @@ func (b *Backend) embed(o *engine.Embed) {
 		b.act(o.Out), b.typed(o.IDs, num.Int32), w, scale, positions)
 }
 
-const (
-	rowsPerSimdgroup = 4 // of a weight, in linear.metal
-	tokensPerGroup   = 4 // in its variant for many tokens
-	linearSimdgroups = 4 // in a threadgroup
-)
-
+// linear.metal's simdgroups compute 16 results each: 16 rows for one token, or 4 rows for 4 tokens; 4 of them make a threadgroup.
 func (b *Backend) linear(o *engine.Linear) {
 	w, scale := b.matrix(o.W)
 	bias := w
 	if o.Bias != nil {
 		bias = b.float(o.Bias)
 	}
-	key, tokens := kernelKey{"linear", "", o.W.Buffer.DType()}, o.Rows()
-	if tokens > 1 {
-		key.variant, tokens = "4", (tokens+tokensPerGroup-1)/tokensPerGroup
+	key, rows, tokens := kernelKey{"linear", "", o.W.Buffer.DType()}, 16, 1
+	if o.Rows() > 1 {
+		key.variant, rows, tokens = "4", 4, 4
 	}
-	group := size{simdWidth * linearSimdgroups, 1, 1}
-	const rows = rowsPerSimdgroup * linearSimdgroups
-	grid := size{uint((o.W.Rows+rows-1)/rows) * group.Width, uint(tokens), 1}
+	group := size{4 * simdWidth, 1, 1}
+	grid := size{uint(ceil(o.W.Rows, 4*rows)) * group.Width, uint(ceil(o.Rows(), tokens)), 1}
 	queue(b, o.Site(), key, grid, group, linearArgs{uint32(o.W.Rows), uint32(o.W.Cols), uint32(o.Rows()),
 		flag(o.W.Scale != nil), flag(o.Bias != nil)}, b.act(o.Out), b.act(o.X), w, scale, bias)
 	b.work += o.Rows() * o.W.Rows * o.W.Cols
 }
+
+func ceil(n, by int) int { return (n + by - 1) / by }
 
 func (b *Backend) scores(o *engine.Scores) {
 	from, first, width := o.Keys(o.In)

@@ -23,7 +23,7 @@ type shader struct {
 }
 
 var (
-	structText   = regexp.MustCompile(`struct (\w+) \{ (.*?) \};`)
+	structText   = regexp.MustCompile(`struct (\w+Args) \{ (.*?) \};`)
 	kernelText   = regexp.MustCompile(`(?s)\[\[kernel\]\] void (\w+)\((.*?)\) \{`)
 	bufferText   = regexp.MustCompile(`(\w+) \[\[buffer\((\d+)\)\]\]`)
 	instanceText = regexp.MustCompile(`template \[\[host_name\("(\w+)"\)\]\] \[\[kernel\]\] decltype\((\w+<[^>]*>)\) (\w+<[^>]*>);`)
