@@ -1,0 +1,66 @@
+package cpuref
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"llmrun/internal/ctconv"
+	"llmrun/internal/engine"
+	"llmrun/internal/num"
+)
+
+// Every item runs exactly once, whether the workers are awake, falling asleep or parked.
+func TestPoolRunsEveryItemOnce(t *testing.T) {
+	p := newPool(4)
+	defer p.close()
+	p.least = 0
+	for round := range 300 {
+		counts := make([]atomic.Int32, 97)
+		p.each(len(counts), 0, func(_ *scratch, i int) { counts[i].Add(1) })
+		for i := range counts {
+			if n := counts[i].Load(); n != 1 {
+				t.Fatalf("round %d: item %d ran %d times", round, i, n)
+			}
+		}
+		if round%3 == 0 {
+			time.Sleep(time.Duration(round) * 10 * time.Microsecond)
+		}
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	b := Open(Options{Threads: 1})
+	defer b.Close()
+	if _, err := b.Upload(ctconv.Tensor{Name: "w", DType: num.Float16, Shape: []int{2, 3}, Data: make([]byte, 11)}); err == nil ||
+		err.Error() != "cpu: w: want 12 bytes for [2 3] of float16, found 11" {
+		t.Errorf("a short tensor: %v", err)
+	}
+	if _, err := b.NewBuffer(num.Float32, -1); err == nil {
+		t.Error("a buffer of -1 elements: want an error")
+	}
+	if _, err := b.NewBuffer(num.NumDTypes, 1); err == nil {
+		t.Error("a buffer of no type: want an error")
+	}
+}
+
+// An op that leaves its buffer is a mistake of the program that built it.
+func TestShapesThatCannotBePanic(t *testing.T) {
+	b := Open(Options{Threads: 1})
+	defer b.Close()
+	buffer := func(n int) engine.Buffer {
+		x, err := b.NewBuffer(num.Float32, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return x
+	}
+	defer func() {
+		if p := fmt.Sprint(recover()); !strings.HasPrefix(p, "BUG: out: 2 rows of 3") {
+			t.Errorf("want a panic about out, got %q", p)
+		}
+	}()
+	b.Run(&engine.Add{Place: engine.Place{In: &engine.Pass{Rows: 2}}, Out: buffer(5), A: buffer(6), B: buffer(6), Dim: 3})
+}
