@@ -94,22 +94,20 @@ func (a approx) erf() approx {
 // Subnormals: the product and the sum of each term may be flushed, and each factor may be read as zero. A sum that may overflow
 // on its way (not every order does) may end anywhere.
 func sum(a, b []float64, extra int) approx {
-	var v, size, most float64
+	var v, size, sizeA, sizeB float64
 	for k, x := range a {
 		y := b[k]
 		v += x * y
 		size += math.Abs(x * y)
-		most = max(most, math.Abs(x), math.Abs(y))
+		sizeA += math.Abs(x)
+		sizeB += math.Abs(y)
 	}
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return approx{v, 0}
 	}
 	n := float64(len(a))
 	roundings := (n + 1 + float64(extra)) * unit
-	err := roundings/(1-roundings)*size + 2*n*tiny
-	if most > 0 {
-		err += n * tiny * most
-	}
+	err := roundings/(1-roundings)*size + tiny*(2*n+sizeA+sizeB)
 	if size+err > maxFloat32 {
 		err = math.Inf(1)
 	}

@@ -82,10 +82,9 @@ func read(o engine.Operand) (input, error) {
 // row gives row r in float64.
 func (in input) row(r int) []float64 {
 	d := in.Buffer.DType()
-	narrow, wide := make([]float32, in.Cols), make([]float64, in.Cols)
-	num.Float32s(narrow, d, in.data[(in.Offset+r*in.Stride)*d.Size():])
-	for i, v := range narrow {
-		wide[i] = float64(v)
+	data, wide := in.data[(in.Offset+r*in.Stride)*d.Size():], make([]float64, in.Cols)
+	for i := range wide {
+		wide[i] = float64(num.Float32At(d, data, i))
 	}
 	return wide
 }

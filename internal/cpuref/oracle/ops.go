@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"runtime"
+	"sync"
 
 	"llmrun/internal/engine"
 	"llmrun/internal/num"
@@ -97,16 +99,26 @@ func linear(o *engine.Linear, out output, in map[string]input) {
 	if o.W.Scale != nil {
 		extra = 1 // the scale may be applied to the sum instead of the weight
 	}
-	for n := range o.W.Rows {
-		w := weights(in, n)
-		for t := range x {
-			a := sum(x[t], w, extra)
-			if bias, ok := in["bias"]; ok {
-				a = a.add(exact(float64(num.Float32At(num.Float32, bias.data, bias.Offset+n))))
+	bias, biased := in["bias"]
+	rows := func(from, to int) {
+		for n := from; n < to; n++ {
+			w := weights(in, n)
+			for t := range x {
+				a := sum(x[t], w, extra)
+				if biased {
+					a = a.add(exact(float64(num.Float32At(num.Float32, bias.data, bias.Offset+n))))
+				}
+				out.set(t, n, a)
 			}
-			out.set(t, n, a)
 		}
 	}
+	// Most of a model's work is here; each core takes some rows.
+	var wait sync.WaitGroup
+	part := o.W.Rows/runtime.GOMAXPROCS(0) + 1
+	for from := 0; from < o.W.Rows; from += part {
+		wait.Go(func() { rows(from, min(from+part, o.W.Rows)) })
+	}
+	wait.Wait()
 }
 
 func rope(o *engine.RoPE, out output, in map[string]input) {
