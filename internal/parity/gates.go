@@ -41,11 +41,13 @@ func degenerate(r *Result, o *Options) string {
 	return "both sides emitted " + what
 }
 
-// minOutput is the fewest tokens that say anything about variety.
-const minOutput = 8
+const (
+	minOutput = 8 // the fewest tokens that say anything about variety
+	maxPeriod = 8 // tokens; a small model may well repeat whole sentences
+)
 
-// monotony says what makes ids a poor witness, or nothing: only special tokens; at most one id per eight tokens; or a short
-// text that fills the last three quarters of the output, three times or more.
+// monotony says what makes ids a poor witness, or nothing: only special tokens; at most one id per eight tokens; or a
+// text of up to maxPeriod tokens that fills the last three quarters of the output, three times or more.
 func monotony(ids []int, special func(int) bool) string {
 	n := len(ids)
 	if n > 0 && special != nil && !slices.ContainsFunc(ids, func(id int) bool { return !special(id) }) {
@@ -61,7 +63,7 @@ func monotony(ids []int, special func(int) bool) string {
 	if len(distinct)*8 <= n {
 		return fmt.Sprintf("only %d different ids in %d tokens", len(distinct), n)
 	}
-	for period := 1; period <= n/4; period++ {
+	for period := 1; period <= min(n/4, maxPeriod); period++ {
 		if tail := ids[n/4:]; slices.Equal(tail[period:], tail[:len(tail)-period]) {
 			return fmt.Sprintf("the same %d ids over and over", period)
 		}

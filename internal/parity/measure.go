@@ -67,7 +67,7 @@ func kl(p, q []float32) float64 {
 	sum := 0.0
 	for i := range p {
 		lp := float64(p[i]) - logP
-		sum += num.Exp(lp) * (lp - (float64(q[i]) - logQ))
+		sum += float64(num.Exp(lp) * (lp - (float64(q[i]) - logQ))) // not fused, on any machine
 	}
 	return max(0, sum) // never negative but for rounding; NaN stays
 }

@@ -89,13 +89,13 @@ func (r *roundoff) tap(op engine.Op) {
 func (r *roundoff) perturb(row []float32, terms int) {
 	squares := 0.0
 	for _, v := range row {
-		squares += float64(v) * float64(v)
+		squares += float64(float64(v) * float64(v)) // the conversion keeps arm64 from fusing: the same draws everywhere
 	}
 	sum := 0x1p-24 * math.Sqrt(float64(terms)*squares/float64(len(row)))
 	for i, v := range row {
 		if v != 0 {
-			error := r.unit*math.Abs(float64(v)) + sum
-			row[i] = float32(float64(v) + (2*r.rand.Float64()-1)*error)
+			error := float64(r.unit*math.Abs(float64(v))) + sum
+			row[i] = float32(float64(v) + float64((2*r.rand.Float64()-1)*error))
 		}
 	}
 }
