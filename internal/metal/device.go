@@ -22,6 +22,7 @@ type Info struct {
 	Device          string
 	Host            bool   // hostmetal, not Apple's Metal
 	Compiler        string // the host device's C++ compiler, else empty
+	Family          int    // the highest MTLGPUFamilyApple that the device supports; 7 is M1
 	LanguageVersion string // of MSL
 	FastMath        bool
 	MathMode        string // "safe", "relaxed" or "fast"; empty where the system has no such option (before macOS 15)
@@ -38,13 +39,13 @@ func openDevice() (device, error) {
 		all := devices()
 		defer all.release()
 		if all.isNil() || all.count() == 0 {
-			return d, &UnavailableError{errors.New("metal: no device"), "a Mac's GPU is not visible in some virtual machines and sandboxes"}
+			return device{}, &UnavailableError{errors.New("metal: no device"), "a Mac's GPU is not visible in some virtual machines and sandboxes"}
 		}
 		d = device{all.at(0).retain()}
 	}
 	if err := refuse(d); err != nil {
 		d.release()
-		return d, err
+		return device{}, err
 	}
 	return d, nil
 }
@@ -63,6 +64,8 @@ func refuse(d device) error {
 
 func describe(d device, s source) Info {
 	info := Info{Device: d.name(), Host: s.host, Compiler: s.compiler, MaxBuffer: d.maxBufferLength(), WorkingSet: d.workingSet()}
+	for info.Family = familyApple7 - familyApple; d.supportsFamily(familyApple + info.Family + 1); info.Family++ {
+	}
 	if info.Device == "Apple Paravirtual device" {
 		info.Warnings = append(info.Warnings, "the GPU is a virtual machine's")
 	}

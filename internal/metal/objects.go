@@ -75,8 +75,9 @@ func (a nsArray) at(i uint) object { return object{msgObjectAt.call(a.id, msgObj
 type device struct{ owned }
 
 const (
-	familyApple7  = 1007 // MTLGPUFamilyApple7: M1
-	storageShared = 0    // MTLResourceStorageModeShared
+	familyApple   = 1000            // MTLGPUFamilyApple1 is 1001, and so on
+	familyApple7  = familyApple + 7 // M1
+	storageShared = 0               // MTLResourceStorageModeShared
 )
 
 func (d device) name() string           { return goString(msgDeviceName.call(d.id, msgDeviceName.sel)) }
