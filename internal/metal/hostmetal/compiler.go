@@ -148,12 +148,12 @@ func (c *compiler) flags() []string {
 
 // kernelFlags: constants are float as in Metal; a stack of 16 KB must hold any kernel.
 func (c *compiler) kernelFlags(mode numerics) []string {
-	f := append(c.flags(), "-nostdinc++", "-fno-math-errno", "-fno-trapping-math", "-Wframe-larger-than=8192",
+	f := append(c.flags(), "-nostdinc++", "-fno-math-errno", "-fno-trapping-math", "-Wframe-larger-than=6144",
 		"-Wno-attributes", "-Wno-unknown-pragmas")
 	if c.clang {
 		f = append(f, "-Xclang", "-cl-single-precision-constant", "-Werror=frame-larger-than", "-Wno-user-defined-literals", "-Wno-unknown-attributes")
 	} else {
-		f = append(f, "-fpeel-loops", "-fsingle-precision-constant", "-Werror=frame-larger-than=8192", "-Wno-literal-suffix")
+		f = append(f, "-fpeel-loops", "-fsingle-precision-constant", "-Werror=frame-larger-than=6144", "-Wno-literal-suffix")
 	}
 	if runtime.GOARCH == "amd64" && cpu.X86.HasAVX2 && cpu.X86.HasFMA && cpu.X86.HasBMI2 {
 		f = append(f, "-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2", "-mlzcnt", "-mpopcnt")

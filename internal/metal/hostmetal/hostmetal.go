@@ -20,6 +20,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"unsafe"
 
 	"github.com/ebitengine/purego"
@@ -126,15 +127,15 @@ func serve(r *compileRequest) uintptr {
 	return code
 }
 
-// threads is $LLMRUN_THREADS, or the number of processors.
+// threads is $LLMRUN_THREADS, or what Go would use.
 func threads() uint32 {
 	if n, err := strconv.Atoi(os.Getenv("LLMRUN_THREADS")); err == nil && n > 0 && n <= 1024 {
 		return uint32(n)
 	}
-	return uint32(runtime.NumCPU())
+	return uint32(runtime.GOMAXPROCS(0))
 }
 
-var served = purego.NewCallback(serve)
+var served = sync.OnceValue(func() uintptr { return purego.NewCallback(serve) })
 
 // Attach connects the loaded library, a handle from purego.Dlopen, with the compiler. Call it before
 // the first device is created; more calls change nothing.
@@ -145,7 +146,7 @@ func Attach(handle uintptr) error {
 	}
 	var attach func(threads uint32, compile uintptr) uint32
 	purego.RegisterFunc(&attach, fn)
-	if abi := attach(threads(), served); abi != abiVersion {
+	if abi := attach(threads(), served()); abi != abiVersion {
 		panic(fmt.Sprintf("BUG: the runtime has ABI %d, this package %d", abi, abiVersion))
 	}
 	return nil

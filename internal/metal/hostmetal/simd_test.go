@@ -3,6 +3,8 @@ package hostmetal
 import (
 	"strings"
 	"testing"
+
+	"llmrun/internal/num"
 )
 
 const simdSource = `// simd.metal
@@ -108,6 +110,24 @@ kernel void beyond(device float *y [[buffer(0)]], threadgroup float *s [[threadg
     y[tid] = 1;
 }
 
+// c = a*b + c for matrices of 16 rows and columns, b given transposed. One simdgroup for each tile of 8 by 8.
+template <typename T>
+[[kernel]] void tiles(device float *c [[buffer(0)]], device const T *a [[buffer(1)]], device const T *b [[buffer(2)]],
+                      uint2 at [[threadgroup_position_in_grid]]) {
+    simdgroup_matrix<T, 8, 8> ma, mb;
+    simdgroup_float8x8 mc;
+    ulong2 origin(8 * at.x, 8 * at.y);
+    simdgroup_load(mc, c, 16, origin);
+    for (uint k = 0; k < 16; k += 8) {
+        simdgroup_load(ma, a, 16, ulong2(k, 8 * at.y));
+        simdgroup_load(mb, b, 16, ulong2(k, 8 * at.x), true);
+        simdgroup_multiply_accumulate(mc, ma, mb, mc);
+    }
+    simdgroup_store(mc, c, 16, origin);
+}
+template [[host_name("tiles_f32")]] [[kernel]] decltype(tiles<float>) tiles<float>;
+template [[host_name("tiles_f16")]] [[kernel]] decltype(tiles<half>) tiles<half>;
+
 kernel void positions(device uint *out [[buffer(0)]], uint3 at [[thread_position_in_grid]], uint3 grid [[threads_per_grid]],
                       uint3 group [[threadgroup_position_in_grid]], uint3 groups [[threadgroups_per_grid]],
                       ushort3 in [[thread_position_in_threadgroup]], uint3 size [[threads_per_threadgroup]],
@@ -209,6 +229,33 @@ func TestActiveLanes(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("lane %d: %d, want %d", i, got, want)
+		}
+	}
+}
+
+func TestSimdgroupMatrix(t *testing.T) {
+	g := newGPU(t, simdSource, precise)
+	a, b, c := make([]float32, 256), make([]float32, 256), make([]float32, 256)
+	for i := range a {
+		a[i], b[i], c[i] = float32(i%7), float32(i%5)-2, float32(i) // integers: all sums are exact
+	}
+	narrow := func(x []float32) (h []uint16) {
+		for _, v := range x {
+			h = append(h, num.Float32ToFloat16(v))
+		}
+		return h
+	}
+	for kernel, in := range map[string][2]id{"tiles_f32": {buffer(g, a), buffer(g, b)}, "tiles_f16": {buffer(g, narrow(a)), buffer(g, narrow(b))}} {
+		out := buffer(g, c)
+		g.must(command{kernel, size{64, 2, 1}, line(32), 0, []any{out, in[0], in[1]}})
+		for i, got := range contents[float32](out, 256) {
+			want := c[i]
+			for k := range 16 {
+				want += a[i/16*16+k] * b[i%16*16+k]
+			}
+			if got != want {
+				t.Fatalf("%s: c[%d] = %v, want %v", kernel, i, got, want)
+			}
 		}
 	}
 }

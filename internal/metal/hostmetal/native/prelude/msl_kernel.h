@@ -4,7 +4,7 @@
 //
 // with one tag per parameter; the parameter types are the compiler's business.
 #pragma once
-#include "msl_simd.h"
+#include "msl_matrix.h"
 
 namespace msl {
 // A static threadgroup variable: all threads meet the same declarations in the same order, so each

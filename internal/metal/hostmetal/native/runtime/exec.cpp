@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <wchar.h>
 
 typedef msl_u32 u32;
 typedef msl_u64 u64;
@@ -312,7 +313,7 @@ void poison(MslGroup& g, const MslCmd* c) {
     u32 known = __atomic_load_n(&c->k->tg_static, __ATOMIC_RELAXED);
     u32 end = !(c->k->flags & MSL_STATIC_TG) ? g.tg_static : known ? g.tg_static + known : (u32)MSL_TG_BYTES;
     if (end > MSL_TG_BYTES) end = MSL_TG_BYTES;
-    for (u32 i = 0; i < end / 4; ++i) ((u32*)g.tg_mem)[i] = 0x7fff7fff;
+    wmemset((wchar_t*)g.tg_mem, 0x7fff7fff, end / 4);
 }
 
 void run_fibers(Worker* w, const MslCmd* c) {
