@@ -79,6 +79,9 @@ func (f *compareFlags) check() error {
 	if f.fault != "" && f.candidate != "metal" {
 		return fmt.Errorf("--fault %s: want --candidate metal, whose shaders it changes, got %s", f.fault, f.candidate)
 	}
+	if _, err := os.Stat(dirOf(f.output)); err != nil { // now, not after all the work
+		return fmt.Errorf("--output: %w", err)
+	}
 	return f.modelFlags.check()
 }
 
@@ -110,11 +113,11 @@ func (f *compareFlags) run(ctx context.Context, a *app) error {
 		return err
 	}
 	defer candidate.Close()
-	w, closeAnswer, err := a.answer(f.output) // before the work, so that a folder that is not there costs none
+	c, err := f.compare(ctx, a, o, reference, candidate, prompts)
 	if err != nil {
 		return err
 	}
-	c, err := f.compare(ctx, a, o, reference, candidate, prompts)
+	w, closeAnswer, err := a.answer(f.output)
 	if err != nil {
 		return err
 	}

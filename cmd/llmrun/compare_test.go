@@ -195,6 +195,7 @@ func TestCompareRefuses(t *testing.T) {
 		{"--fault gelu-unclamped --candidate cpu", "llmrun: compare: --fault gelu-unclamped: want --candidate metal, whose shaders it changes, got cpu\n"},
 		{"--reference gpu", "llmrun: compare: --reference: want cpu or metal, got \"gpu\"\n"},
 		{"--color red", "llmrun: compare: --color: want auto, always or never, got \"red\"\n"},
+		{"-o nowhere/answer.txt", "llmrun: compare: --output: stat nowhere: no such file or directory\n"},
 		{"-n 0", "llmrun: compare: --max-tokens: want at least 1, got 0\n"},
 		{"--candidate cpu --ids 2,1536", "llmrun: prompt: want ids from 0 to 1535, got 1536\n"},
 		{"--shadow all", "llmrun: llmrun compare: there is no flag --shadow\nhint: llmrun compare --"},

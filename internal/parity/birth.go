@@ -31,44 +31,59 @@ func (r *run) findBirth(ctx context.Context, p Prompt, result *Result, bad *NonF
 		Count: found.Count, Of: found.Of, First: found.First}
 	if op, ok := found.Op.(*engine.Activate); ok {
 		bad.Birth.Op = op.F.String()
-		bad.Birth.Inputs, err = r.inputs(ctx, s, p.IDs, ids, found)
+	}
+	return r.readOperands(ctx, s, p.IDs, ids, found.Site, bad.Birth)
+}
+
+// readOperands runs the text again to read the first bad element and what the op made it of: by the end of the step, later layers
+// have written to the same buffers.
+func (r *run) readOperands(ctx context.Context, s side, prompt, ids []int, site engine.Site, b *Birth) (err error) {
+	tap := s.Tap
+	defer func() { s.Tap = tap }()
+	s.Tap = func(op engine.Op) {
+		// A long prompt passes the site more than once in step 0; the pass that was bad is the one.
+		if b.Value == "" && err == nil && op.Site() == site {
+			err = b.read(op)
+		}
+	}
+	if err := s.start(ctx, prompt); err != nil {
+		return err
+	}
+	for _, id := range append([]int{prompt[len(prompt)-1]}, ids...) {
+		if b.Value != "" || err != nil || ctx.Err() != nil {
+			break
+		}
+		if _, err := s.step(id); err != nil {
+			return err
+		}
 	}
 	return err
 }
 
-// inputs runs the text again to read what the op was given at the first bad index: the next layer writes to the same buffers.
-func (r *run) inputs(ctx context.Context, s side, prompt, ids []int, found *engine.Birth) (inputs []Input, err error) {
-	tap := s.Tap
-	defer func() { s.Tap = tap }()
-	s.Tap = func(op engine.Op) {
-		if inputs != nil || err != nil || op.Site() != found.Site {
-			return
+// read takes down the op's first bad element, if it is bad in this pass, and its inputs.
+func (b *Birth) read(op engine.Op) error {
+	outs, ins := op.Operands()
+	for _, o := range outs {
+		if v, err := element(o, b.First); err != nil {
+			return err
+		} else if b.Value == "" && engine.CountNonFinite([]float32{v}) > 0 {
+			b.Value = ctconv.Number(v).String()
 		}
-		out, in := op.Operands()
-		var v float32
-		// A long prompt passes the site more than once in step 0; the pass that was bad is the one.
-		if v, err = element(out[0], found.First); err != nil || engine.CountNonFinite([]float32{v}) == 0 {
-			return
-		}
-		for _, o := range in {
-			if v, err = element(o, found.First); err != nil {
-				return
+	}
+	if b.Value == "" {
+		return nil
+	}
+	switch op.(type) {
+	case *engine.Activate, *engine.Add, *engine.SoftCap:
+		for _, o := range ins {
+			v, err := element(o, b.First)
+			if err != nil {
+				return err
 			}
-			inputs = append(inputs, Input{o.Name, ctconv.Number(v)})
+			b.Inputs = append(b.Inputs, Input{o.Name, ctconv.Number(v)})
 		}
 	}
-	if err := s.start(ctx, prompt); err != nil {
-		return nil, err
-	}
-	for _, id := range append([]int{prompt[len(prompt)-1]}, ids...) {
-		if inputs != nil || err != nil || ctx.Err() != nil {
-			break
-		}
-		if _, err := s.step(id); err != nil {
-			return nil, err
-		}
-	}
-	return inputs, err
+	return nil
 }
 
 // element reads element i of an operand, rows one after the other; 0 if this pass has fewer.

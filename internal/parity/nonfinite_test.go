@@ -149,13 +149,13 @@ func TestBirth(t *testing.T) {
 	}
 	c.expect(t, Diverged, ExitDiverged)
 	b := c.Prompts[0].NonFinite[0].Birth
-	want := Birth{Step: 4, Layer: 0, Site: "act", Family: "activation", Op: "gelu_tanh", Count: 2, Of: b.Of, First: 11}
-	inputs := b.Inputs
-	b.Inputs = nil
-	if b.Of < 14 || b.Step != want.Step || b.Layer != want.Layer || b.Site != want.Site || b.Family != want.Family || b.Op != want.Op || b.Count != want.Count || b.First != want.First {
+	if b.Where() != "step 4 layer 0 act (gelu_tanh)" || b.Family != "activation" || b.Count != 2 || b.Of < 14 || b.First != 11 || b.Value != "NaN" {
 		t.Errorf("%+v", b)
 	}
-	if !slices.Equal(inputs, []Input{{"gate", ctconv.Number(gate)}, {"up", ctconv.Number(up)}}) || gate == 0 {
-		t.Errorf("inputs %v, want gate %v, up %v", inputs, gate, up)
+	if c.Prompts[0].NonFinite[0].Count != 97 {
+		t.Errorf("%+v", c.Prompts[0].NonFinite[0])
+	}
+	if !slices.Equal(b.Inputs, []Input{{"gate", ctconv.Number(gate)}, {"up", ctconv.Number(up)}}) || gate == 0 {
+		t.Errorf("inputs %v, want gate %v, up %v", b.Inputs, gate, up)
 	}
 }

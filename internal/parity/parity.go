@@ -171,7 +171,8 @@ type Birth struct {
 	Count  int     `json:"count"`
 	Of     int     `json:"of"`
 	First  int     `json:"first"`            // index of the first one in the output
-	Inputs []Input `json:"inputs,omitempty"` // of an activation, at that index
+	Value  string  `json:"value,omitempty"`  // NaN, Inf or -Inf; "" if a second run did not show it
+	Inputs []Input `json:"inputs,omitempty"` // of an op that works element by element, at that index
 }
 
 // Input is one element that an op read.

@@ -66,7 +66,7 @@ func diverged() *parity.Comparison {
 	}
 	r.Steps[1].CandidateNonFinite, r.Steps[1].Class = 96, parity.ClassNonFinite
 	r.NonFinite = []parity.NonFinite{{Side: "candidate", Step: 2, Count: 96, Of: 96, Birth: &parity.Birth{Step: 2, Layer: 7, Site: "act",
-		Family: "activation", Op: "gelu_tanh", Count: 1, Of: 352, First: 107,
+		Family: "activation", Op: "gelu_tanh", Count: 1, Of: 352, First: 107, Value: "NaN",
 		Inputs: []parity.Input{{Name: "gate", Value: 11.7562}, {Name: "up", Value: ctconv.Number(math.Inf(-1))}}}}}
 	flip := result("fox", 20, 21, 22, 23)
 	three := 3

@@ -97,7 +97,7 @@ func (t *text) gates() {
 	}
 	label := "left out"
 	for i := range t.Prompts {
-		if r := &t.Prompts[i]; len(r.Vacuous) > 0 {
+		if r := &t.Prompts[i]; len(r.Vacuous) > 0 && !r.Diverged() {
 			t.line(label, t.name(r), strings.Join(r.Vacuous, "; "))
 			label = ""
 		}
@@ -228,26 +228,28 @@ func (t *text) words(ids []int) string {
 
 // births names the ops that made the first NaN or infinity.
 func (t *text) births() {
-	label := "first NaN"
 	for i := range t.Prompts {
 		r := &t.Prompts[i]
 		for _, n := range r.NonFinite {
-			t.line(label, t.name(r), n.Side+" "+birth(n))
-			label = ""
+			t.line(birth(n, t.name(r)))
 		}
 	}
 }
 
-func birth(n parity.NonFinite) string {
+func birth(n parity.NonFinite, prompt string) (label, line string) {
 	b := n.Birth
-	if b == nil {
-		return fmt.Sprintf("logits at step %d, and none when the text was run again", n.Step)
+	if b == nil || b.Value == "" {
+		return "not finite", prompt + gap + n.String() + "; it was not so when the text was run again"
 	}
-	s := fmt.Sprintf("%s: %d of %d elements, the first is %d", b.Where(), b.Count, b.Of, b.First)
+	var inputs []string
 	for _, in := range b.Inputs {
-		s += fmt.Sprintf(", %s %.5g", in.Name, float64(in.Value))
+		inputs = append(inputs, fmt.Sprintf("%s %.5g", in.Name, float64(in.Value)))
 	}
-	return s
+	line = fmt.Sprintf("%s%s%s %s: %d of %d elements, [%d]", prompt, gap, n.Side, b.Where(), b.Count, b.Of, b.First)
+	if len(inputs) > 0 {
+		line += " from " + strings.Join(inputs, ", ")
+	}
+	return "first " + strings.TrimPrefix(b.Value, "-"), line
 }
 
 // verdict is the last line.
