@@ -104,33 +104,11 @@ func (r *run) prompt(ctx context.Context, p Prompt, index int) (*Result, error) 
 			return nil, err
 		}
 	}
-	next, stopped, own := p.IDs[len(p.IDs)-1], false, false
-	for i := range r.MaxTokens {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		s, err := r.step(result, i+1, next, stopped)
-		if err != nil {
-			return nil, err
-		}
-		result.Steps = append(result.Steps, s)
-		if r.Progress != nil {
-			r.Progress(p.ID, index*r.MaxTokens+i+1, r.prompts*r.MaxTokens)
-		}
-		if s.ReferenceID == NoToken {
-			break
-		}
-		stopped = stopped || s.CandidateNonFinite > 0
-		own = own || !stopped && s.CandidateID != s.ReferenceID
-		result.ReferenceIDs = append(result.ReferenceIDs, s.ReferenceID)
-		if !stopped {
-			result.CandidateIDs = append(result.CandidateIDs, s.CandidateID)
-		}
-		if next = s.ReferenceID; slices.Contains(r.EOS, next) {
-			break
-		}
+	parted, err := r.decode(ctx, p, index*r.MaxTokens, result)
+	if err != nil {
+		return nil, err
 	}
-	if own {
+	if parted {
 		// Only then: as long as the candidate chooses the reference's tokens, decoding freely is the same computation.
 		if err := r.decodeFreely(ctx, p, result); err != nil {
 			return nil, err
@@ -141,10 +119,43 @@ func (r *run) prompt(ctx context.Context, p Prompt, index int) (*Result, error) 
 			return nil, err
 		}
 	}
-	if r.Progress != nil {
-		r.Progress(p.ID, (index+1)*r.MaxTokens, r.prompts*r.MaxTokens)
-	}
+	r.progress(p.ID, (index+1)*r.MaxTokens)
 	return result, nil
+}
+
+// decode lets the reference choose and all sides follow, until the reference ends or stops. done steps came before; parted tells
+// whether the candidate chose another token anywhere.
+func (r *run) decode(ctx context.Context, p Prompt, done int, result *Result) (parted bool, err error) {
+	next, stopped := p.IDs[len(p.IDs)-1], false
+	for i := range r.MaxTokens {
+		if err := ctx.Err(); err != nil {
+			return parted, err
+		}
+		s, err := r.step(result, i+1, next, stopped)
+		if err != nil {
+			return parted, err
+		}
+		result.Steps = append(result.Steps, s)
+		r.progress(p.ID, done+i+1)
+		if s.ReferenceID == NoToken {
+			break
+		}
+		result.ReferenceIDs = append(result.ReferenceIDs, s.ReferenceID)
+		if stopped = stopped || s.CandidateNonFinite > 0; !stopped {
+			result.CandidateIDs = append(result.CandidateIDs, s.CandidateID)
+			parted = parted || s.CandidateID != s.ReferenceID
+		}
+		if next = s.ReferenceID; slices.Contains(r.EOS, next) {
+			break
+		}
+	}
+	return parted, nil
+}
+
+func (r *run) progress(prompt string, done int) {
+	if r.Progress != nil {
+		r.Progress(prompt, done, r.prompts*r.MaxTokens)
+	}
 }
 
 // step feeds one token to all sides that have not stopped, and measures.
