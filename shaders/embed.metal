@@ -3,7 +3,7 @@
 using namespace metal;
 #pragma METAL fp math_mode(safe)
 
-struct EmbedArgs { uint dim, hasScale, hasPositions; float factor; };
+struct EmbedArgs { uint dim, hasPositions; float factor; };
 
 // The weight's types as float. A bfloat16 is the upper half of a float.
 inline float widen(float w) { return w; }
@@ -11,16 +11,20 @@ inline float widen(half w) { return float(w); }
 inline float widen(ushort w) { return as_type<float>(uint(w) << 16); }
 inline float widen(char w) { return float(w); }
 
+// Only int8 weights have a scale for each row.
+template <typename W>
+inline float scaled(device const W *w, float v, device const float *scale, ulong row) { return v; }
+inline float scaled(device const char *w, float v, device const float *scale, ulong row) { return v * scale[row]; }
+
 // out[t,i] = w[ids[t],i] * factor + positions[t,i]; a thread for each element. The ids were checked before; positions begin
-// at the first row's. Without hasScale or hasPositions, scale or positions is bound to w and not read.
+// at the first row's. A weight without scale, and a call without hasPositions, binds scale or positions to w and does not read it.
 template <typename T, typename W>
 [[kernel]] void embed(device T *out [[buffer(0)]], device const int *ids [[buffer(1)]],
                       device const W *w [[buffer(2)]], device const float *scale [[buffer(3)]],
                       device const float *positions [[buffer(4)]], constant EmbedArgs &args [[buffer(5)]],
                       uint2 at [[thread_position_in_grid]]) {
     ulong id = ulong(ids[at.y]), to = ulong(at.y) * args.dim + at.x;
-    float v = widen(w[id * args.dim + at.x]);
-    if (args.hasScale != 0) v *= scale[id];
+    float v = scaled(w, widen(w[id * args.dim + at.x]), scale, id);
     out[to] = T(args.hasPositions != 0 ? fma(v, args.factor, positions[to]) : v * args.factor);
 }
 

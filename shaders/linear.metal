@@ -3,7 +3,7 @@
 using namespace metal;
 #pragma METAL fp math_mode(safe)
 
-struct LinearArgs { uint rows, cols, tokens, hasScale, hasBias; };
+struct LinearArgs { uint rows, cols, tokens, hasBias; };
 
 // The weight's types as float, one or four at a time. A bfloat16 is the upper half of a float.
 inline float widen(float w) { return w; }
@@ -23,6 +23,16 @@ inline float4 load(device const E *row, uint k, uint n) {
                   k + 3 < n ? widen(row[k + 3]) : 0.0f);
 }
 
+// Only int8 weights have a scale for each row. A weight is q * scale rounded to float, as engine.Matrix says.
+template <typename W>
+inline float4 scales(device const W *w, device const float *scale, uint4 row) { return float4(1.0f); }
+inline float4 scales(device const char *w, device const float *scale, uint4 row) {
+    return float4(scale[row.x], scale[row.y], scale[row.z], scale[row.w]);
+}
+template <typename W>
+inline float4 scaled(device const W *w, float4 wk, float s) { return wk; }
+inline float4 scaled(device const char *w, float4 wk, float s) { return wk * s; }
+
 inline float across(float4 v) { return (v.x + v.y) + (v.z + v.w); }
 
 // Four rows of a weight: four elements of each, or four partial sums of each.
@@ -30,8 +40,8 @@ struct Rows { float4 a, b, c, d; };
 
 template <typename W>
 inline Rows load_rows(device const W *w, uint4 row, float4 scale, uint k, uint cols) {
-    return {load(w + ulong(row.x) * cols, k, cols) * scale.x, load(w + ulong(row.y) * cols, k, cols) * scale.y,
-            load(w + ulong(row.z) * cols, k, cols) * scale.z, load(w + ulong(row.w) * cols, k, cols) * scale.w};
+    return {scaled(w, load(w + ulong(row.x) * cols, k, cols), scale.x), scaled(w, load(w + ulong(row.y) * cols, k, cols), scale.y),
+            scaled(w, load(w + ulong(row.z) * cols, k, cols), scale.z), scaled(w, load(w + ulong(row.w) * cols, k, cols), scale.w)};
 }
 
 inline void multiply_add(thread Rows &sum, Rows w, float4 x) {
@@ -53,7 +63,7 @@ inline void put(threadgroup float *to, Rows sum) {
 // 4 rows for TOKENS = 4 of them. Past the end it computes the last row or token again and stores nothing. Lane l adds up
 // k = 4l..4l+3, 4l+128.. in four partial sums; then a lane for each result adds up what the 32 lanes have, in their order.
 // No part of this order depends on the number of tokens: a row gives the same bits in any batch.
-// Without hasScale or hasBias, scale or bias is bound to w and not read.
+// A weight without scale, and a call without hasBias, binds scale or bias to w and does not read it.
 template <typename T, typename W, uint TOKENS>
 [[kernel]] void linear(device T *out [[buffer(0)]], device const T *x [[buffer(1)]],
                        device const W *w [[buffer(2)]], device const float *scale [[buffer(3)]],
@@ -71,13 +81,7 @@ template <typename T, typename W, uint TOKENS>
         row2 = min(row0 + 8u, uint4(args.rows - 1));
         row3 = min(row0 + 12u, uint4(args.rows - 1));
     }
-    float4 s0 = float4(1.0f), s1 = s0, s2 = s0, s3 = s0;
-    if (args.hasScale != 0) {
-        s0 = float4(scale[row0.x], scale[row0.y], scale[row0.z], scale[row0.w]);
-        s1 = float4(scale[row1.x], scale[row1.y], scale[row1.z], scale[row1.w]);
-        s2 = float4(scale[row2.x], scale[row2.y], scale[row2.z], scale[row2.w]);
-        s3 = float4(scale[row3.x], scale[row3.y], scale[row3.z], scale[row3.w]);
-    }
+    float4 s0 = scales(w, scale, row0), s1 = scales(w, scale, row1), s2 = scales(w, scale, row2), s3 = scales(w, scale, row3);
     device const T *x0 = x + ulong(t) * cols;
     Rows zero = {float4(0.0f), float4(0.0f), float4(0.0f), float4(0.0f)};
     Rows sum0 = zero, sum1 = zero, sum2 = zero, sum3 = zero;

@@ -11,8 +11,8 @@ import (
 // The kernels' args, field for field as the shaders spell them; a test compares the two.
 type (
 	embedArgs struct {
-		dim, hasScale, hasPositions uint32
-		factor                      float32
+		dim, hasPositions uint32
+		factor            float32
 	}
 	layerNormArgs struct {
 		dim uint32
@@ -22,7 +22,7 @@ type (
 		dim, stride uint32
 		eps, offset float32
 	}
-	linearArgs  struct{ rows, cols, tokens, hasScale, hasBias uint32 }
+	linearArgs  struct{ rows, cols, tokens, hasBias uint32 }
 	ropeArgs    struct{ dim, rotaryDim, stride, interleaved uint32 }
 	kvWriteArgs struct{ width, kStride, vStride uint32 }
 	scoresArgs  struct {
@@ -113,7 +113,7 @@ func (b *Backend) embed(o *engine.Embed) {
 	}
 	grid, group := elements(o.W.Cols, o.Rows(), 1)
 	queue(b, o.Site(), kernelKey{"embed", "", o.W.Buffer.DType()}, grid, group,
-		embedArgs{uint32(o.W.Cols), flag(o.W.Scale != nil), flag(o.Positions != nil), o.Scale},
+		embedArgs{uint32(o.W.Cols), flag(o.Positions != nil), o.Scale},
 		b.act(o.Out), b.typed(o.IDs, num.Int32), w, scale, positions)
 }
 
@@ -131,7 +131,7 @@ func (b *Backend) linear(o *engine.Linear) {
 	group := size{4 * simdWidth, 1, 1}
 	grid := size{uint(ceil(o.W.Rows, 4*rows)) * group.Width, uint(ceil(o.Rows(), tokens)), 1}
 	queue(b, o.Site(), key, grid, group, linearArgs{uint32(o.W.Rows), uint32(o.W.Cols), uint32(o.Rows()),
-		flag(o.W.Scale != nil), flag(o.Bias != nil)}, b.act(o.Out), b.act(o.X), w, scale, bias)
+		flag(o.Bias != nil)}, b.act(o.Out), b.act(o.X), w, scale, bias)
 	b.work += o.Rows() * o.W.Rows * o.W.Cols
 }
 
