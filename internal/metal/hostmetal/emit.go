@@ -13,7 +13,7 @@ func (s *source) cxx(fastMath bool) string {
 	b.WriteString("#undef device\n#undef constant\n#undef threadgroup\n#undef thread\n#undef kernel\n")
 	for i, e := range s.exports {
 		k := s.find(e.kernel)
-		fmt.Fprintf(&b, "typedef msl::Kernel<decltype(::%s), &::%s", e.expr, e.expr)
+		fmt.Fprintf(&b, "#line %d %q\ntypedef msl::Kernel<decltype(::%s), &::%s", e.line, s.file, e.expr, e.expr)
 		for _, p := range k.params {
 			b.WriteString(", " + p.tag())
 		}

@@ -70,8 +70,11 @@ func parse(text string) (*source, error) {
 	for i := 0; i < len(s.tokens); i++ {
 		switch t := s.tokens[i]; {
 		case t.text == "[[":
-			e := s.closing(i)
-			s.blank(t.at, s.tokens[e].end())
+			e, text := s.closing(i), ""
+			if slices.ContainsFunc(s.tokens[i:e], func(t token) bool { return t.text == "kernel" }) {
+				text = "static" // as the word kernel alone is defined
+			}
+			s.replace(t.at, s.tokens[e].end(), text)
 		case t.text == "const" && (s.is(i+1, "constant") || s.is(i-1, "constant")):
 			s.blank(t.at, t.end())
 		case t.text == "template" && !s.is(i+1, "<"):
@@ -343,15 +346,14 @@ func splitCommas(tokens []token) (parts [][]token) {
 }
 
 // instance reads template [[host_name("x")]] [[kernel]] TYPE name<arguments>; or ...name<arguments>(types);
-// from the word template, token i, and returns the index of its last token.
+// from the word template, token i, and returns the index of its last token. The table of kernels names
+// the instance again; what stands here would only be compiled a second time.
 func (s *source) instance(i int) int {
 	e := export{}
 	isKernel := false
 	j := i + 1
 	for ; j < len(s.tokens) && s.tokens[j].text != ";"; j++ {
 		switch t := s.tokens[j]; {
-		case t.text == "[[":
-			s.blank(t.at, s.tokens[s.closing(j)].end())
 		case t.text == "host_name" && s.is(j+1, "("):
 			e.hostName = strings.Trim(s.tokens[j+2].text, `"`)
 		case t.text == "kernel":
@@ -364,11 +366,14 @@ func (s *source) instance(i int) int {
 			j = end
 		}
 	}
-	if isKernel && (e.hostName == "" || e.expr == "") {
-		s.fail(s.tokens[i], "an explicit instantiation of a kernel needs [[host_name(\"...\")]] and its template arguments")
-	} else if isKernel {
-		s.exports = append(s.exports, e)
+	if !isKernel || j == len(s.tokens) {
+		return i
 	}
+	if e.hostName == "" || e.expr == "" {
+		s.fail(s.tokens[i], "an explicit instantiation of a kernel needs [[host_name(\"...\")]] and its template arguments")
+	}
+	s.exports = append(s.exports, e)
+	s.blank(s.tokens[i].at, s.tokens[j].end())
 	return j
 }
 

@@ -35,11 +35,11 @@ template <class T, int N> struct Lane<vec<T, N>> {
     typedef T scalar;
     static constexpr uint n = N;
     static MSL_INL void put(msl_u32 (*words)[MSL_SIMD], uint lane, vec<T, N> v) {
-        for (int i = 0; i < N; ++i) Lane<T>::put(words + i, lane, v.e[i]);
+        MSL_EACH(N, Lane<T>::put(words + i, lane, v.e[i]));
     }
     static MSL_INL vec<T, N> get(const msl_u32 (*words)[MSL_SIMD], uint lane) {
         vec<T, N> v;
-        for (int i = 0; i < N; ++i) v.e[i] = Lane<T>::get(words + i, lane);
+        MSL_EACH(N, v.e[i] = Lane<T>::get(words + i, lane));
         return v;
     }
 };
