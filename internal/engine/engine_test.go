@@ -270,24 +270,26 @@ func TestFindNonFinite(t *testing.T) {
 
 // The Router moves just what it is told to; the result is that of a sound backend once the broken family is moved.
 func TestRouterHeals(t *testing.T) {
-	generate := func(b engine.Backend) ([]int, error) {
-		ids, _, err := engine.Generate(context.Background(), session(t, load(t, "m_gemma2", b), 16), []int{1, 2, 3}, engine.GenerateOptions{MaxTokens: 8})
+	generate := func(s *engine.Session) ([]int, error) {
+		ids, _, err := engine.Generate(context.Background(), s, []int{1, 2, 3}, engine.GenerateOptions{MaxTokens: 8})
 		return ids, err
 	}
-	want, err := generate(cpu(t, 1))
+	want, err := generate(session(t, load(t, "m_gemma2", cpu(t, 1)), 16))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, family := range engine.Families {
 		sick := &breaker{cpu(t, 1), engine.Site{Step: 3, Layer: 1, Name: "act"}}
+		s := session(t, load(t, "m_gemma2", sick), 16)
 		moved := 0
-		ids, err := generate(&engine.Router{Backend: sick, To: cpu(t, 1), Move: func(op engine.Op) bool {
+		s.Backend = &engine.Router{Backend: sick, To: cpu(t, 1), Move: func(op engine.Op) bool {
 			if op.Family() == family {
 				moved++
 				return true
 			}
 			return false
-		}})
+		}}
+		ids, err := generate(s)
 		if healed := err == nil && slices.Equal(ids, want); healed != (family == engine.FamilyActivation) {
 			t.Errorf("%s moved: healed is %v (%v)", family, healed, err)
 		}

@@ -15,8 +15,11 @@ const blockRows = 128
 // Session is one text in the making: a KV cache, the buffers between ops, and the program that runs over them.
 // One goroutine uses it at a time.
 type Session struct {
-	// Tap, if it is set, sees every op right after it was run. It reads buffers through their Host, which waits.
-	Tap func(Op)
+	// Before and Tap, if they are set, see every op right before and right after it is run. They read buffers through
+	// their Host, which waits.
+	Before, Tap func(Op)
+	// Backend runs the ops. It is the decoder's; a Router, or another wrapper of the decoder's, may take its place between passes.
+	Backend Backend
 
 	decoder  *Decoder
 	pass     *Pass
@@ -46,7 +49,7 @@ func (d *Decoder) NewSession(capacity int) (*Session, error) {
 	if d.MaxPositions > 0 && capacity > d.MaxPositions {
 		return nil, fmt.Errorf("new session: want room for %d tokens, the model has learned %d positions", capacity, d.MaxPositions)
 	}
-	s := &Session{decoder: d, capacity: capacity, pass: &Pass{}, out: make([]float32, d.Vocabulary)}
+	s := &Session{Backend: d.backend, decoder: d, capacity: capacity, pass: &Pass{}, out: make([]float32, d.Vocabulary)}
 	if err := s.build(); err != nil {
 		return nil, fmt.Errorf("new session of %d tokens: %w", capacity, err)
 	}
@@ -159,7 +162,10 @@ func (s *Session) run(ids []int, span Span, lists ...[]Op) error {
 	*s.pass = Pass{Step: s.step, Rows: len(ids), Pos: s.pos, Span: span}
 	for _, ops := range lists {
 		for _, op := range ops {
-			s.decoder.backend.Run(op)
+			if s.Before != nil {
+				s.Before(op)
+			}
+			s.Backend.Run(op)
 			if s.Tap != nil {
 				s.Tap(op)
 			}
