@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Hold `llmrun generate` to golden.json on the models of make_models.py.
 
-    go build ./cmd/llmrun && python3 scripts/oracles/check_generate.py [--llmrun ./llmrun] [--dtype float32] [--kinds short ...]
-                                                                       [-- further flags of generate, such as --device metal]
+    go build ./cmd/llmrun && python3 scripts/oracles/check_generate.py [--only MODEL] [--dtype float32] [--kinds short ...]
+        [-- further flags of generate, such as --device metal]
 
 Every case is decoded twice: from its text, which tries the tokenizer too, and from its ids. The ids must be CTranslate2's;
 where they part, the margin between Hugging Face's two best logits tells a near tie from a mistake. Needs Python only.
@@ -47,13 +47,15 @@ def main():
     p.add_argument("--llmrun", default="./llmrun")
     p.add_argument("--models", type=Path, default=Path("~/.cache/llmrun/oracles").expanduser())
     p.add_argument("--dtype", default="float32", help="which converted model, ct2-DTYPE (default: %(default)s)")
+    p.add_argument("--only", metavar="MODEL")
     p.add_argument("--kinds", nargs="+", metavar="KIND", help="short, chat, corpus (default: all)")
     p.add_argument("flags", nargs="*", help="passed on to generate")
     args = p.parse_args()
     wrong = 0
     for case in json.loads((HERE / "golden.json").read_text())["cases"]:
         model = args.models / case["model"] / f"ct2-{args.dtype}"
-        if not model.exists() or args.kinds and case["kind"].split()[0] not in args.kinds:
+        left_out = args.only not in (None, case["model"]) or args.kinds and case["kind"].split()[0] not in args.kinds
+        if left_out or not model.exists():
             continue
         prompts = [["--ids", ",".join(map(str, case["prompt_ids"]))]]
         if case["prompt"] is not None:
