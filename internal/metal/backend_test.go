@@ -165,6 +165,49 @@ func TestFailureNamesKernel(t *testing.T) {
 	}
 }
 
+// TestFailureOnDevice makes a kernel write beyond its buffer. Apple's GPUs may not notice; the host device does, and names
+// the kernel, which is the first op's here: the ops around it are other kernels.
+func TestFailureOnDevice(t *testing.T) {
+	b := open(t, Options{Activations: num.Float32, Edit: func(file, source string) (string, error) {
+		return strings.ReplaceAll(source, "out[i] = T(float(a[i])", "out[i + 1000] = T(float(a[i])"), nil
+	}})
+	if !b.Info().Host {
+		t.Skip("only the host device guards its buffers")
+	}
+	buf := newBuffers(t, b)
+	x := buf(num.Float32, 4)
+	cap := &engine.SoftCap{Place: engine.Place{In: &engine.Pass{Step: 3, Rows: 1}, Layer: engine.NoLayer, Name: "logits"},
+		Out: buf(num.Float32, 4), X: buf(num.Float32, 4), Dim: 4, Cap: 1}
+	op := addOp(buf, x, x, 4)
+	b.Run(cap)
+	b.Run(op)
+	b.Run(cap)
+	for range 2 {
+		if err := b.Sync(); err == nil || !strings.HasPrefix(err.Error(), "step 3 layer 2 layer_out: metal kernel add_f32: MTLCommandBufferErrorDomain") {
+			t.Fatalf("a kernel that leaves its buffer: %v", err)
+		}
+	}
+	if _, err := op.Out.Host(); err == nil {
+		t.Error("the results of a failed command buffer can be read")
+	}
+}
+
+// TestMuchWorkIsCommitted: a display's watchdog kills long command buffers, so Run commits what has gathered.
+func TestMuchWorkIsCommitted(t *testing.T) {
+	b := open(t, Options{Activations: num.Float32})
+	buf := newBuffers(t, b)
+	x := buf(num.Float32, 4)
+	b.Run(addOp(buf, x, x, 4))
+	if len(b.pending) != 1 {
+		t.Fatalf("%d ops pending after one", len(b.pending))
+	}
+	b.work = maxWork + 1
+	b.Run(addOp(buf, x, x, 4))
+	if len(b.pending) != 0 || b.work != 0 {
+		t.Errorf("%d ops and %d multiply-adds pending after too much work", len(b.pending), b.work)
+	}
+}
+
 // TestFailureText needs no device: which op a command buffer's error is laid to.
 func TestFailureText(t *testing.T) {
 	b, buf := recorder(num.Float32)
