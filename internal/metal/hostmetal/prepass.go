@@ -70,11 +70,11 @@ func parse(text string) (*source, error) {
 	for i := 0; i < len(s.tokens); i++ {
 		switch t := s.tokens[i]; {
 		case t.text == "[[":
-			e, text := s.closing(i), ""
-			if slices.ContainsFunc(s.tokens[i:e], func(t token) bool { return t.text == "kernel" }) {
+			text := ""
+			if slices.ContainsFunc(s.inside(i), func(t token) bool { return t.text == "kernel" }) {
 				text = "static" // as the word kernel alone is defined
 			}
-			s.replace(t.at, s.tokens[e].end(), text)
+			s.replace(t.at, s.tokens[s.closing(i)].end(), text)
 		case t.text == "const" && (s.is(i+1, "constant") || s.is(i-1, "constant")):
 			s.blank(t.at, t.end())
 		case t.text == "template" && !s.is(i+1, "<"):
@@ -122,6 +122,17 @@ func (s *source) closing(i int) int {
 		}
 	}
 	return len(s.tokens) - 1
+}
+
+// inside returns the tokens between the bracket at i and the one that closes it.
+func (s *source) inside(i int) []token { return s.tokens[i+1 : max(i+1, s.closing(i))] }
+
+// at returns token i, or an empty one past the end.
+func (s *source) at(i int) token {
+	if i < len(s.tokens) {
+		return s.tokens[i]
+	}
+	return token{}
 }
 
 func (s *source) blank(from, to int) { s.replace(from, to, "") }
@@ -174,7 +185,7 @@ func (s *source) findBodies() {
 		}
 		if s.is(e+1, "{") {
 			name := s.tokens[i].text
-			s.bodies[name] = append(s.bodies[name], identifiers(s.tokens[e+1:s.closing(e+1)])...)
+			s.bodies[name] = append(s.bodies[name], identifiers(s.inside(e + 1))...)
 		}
 	}
 }
@@ -212,18 +223,17 @@ func (s *source) kernel(i int) {
 	}
 	k.template = s.is(first-1, ">")
 	for s.is(j, "[[") {
-		e := s.closing(j)
-		for _, a := range splitCommas(s.tokens[j+1 : e]) {
+		for _, a := range splitCommas(s.inside(j)) {
 			s.attribute(&k, a)
 		}
-		j = e + 1
+		j = s.closing(j) + 1
 	}
 	if !s.is(j, "void") || !s.is(j+2, "(") {
 		s.fail(s.tokens[i], "a kernel is defined as: kernel void name(parameters) { ... }")
 		return
 	}
 	k.name = s.tokens[j+1].text
-	k.params = s.params(s.tokens[j+3 : s.closing(j+2)])
+	k.params = s.params(s.inside(j + 2))
 	k.staticTG = s.reaches(k.name, func(name string) bool { return name == "threadgroup" })
 	k.syncs = k.staticTG || s.reaches(k.name, synchronises)
 	s.kernels = append(s.kernels, k)
@@ -355,7 +365,7 @@ func (s *source) instance(i int) int {
 	for ; j < len(s.tokens) && s.tokens[j].text != ";"; j++ {
 		switch t := s.tokens[j]; {
 		case t.text == "host_name" && s.is(j+1, "("):
-			e.hostName = strings.Trim(s.tokens[j+2].text, `"`)
+			e.hostName = strings.Trim(s.at(j+2).text, `"`)
 		case t.text == "kernel":
 			isKernel = true
 		case t.kind == identifier && s.is(j+1, "<"):
@@ -380,9 +390,12 @@ func (s *source) instance(i int) int {
 // threadgroupVariable rewrites threadgroup T a[m][n], b[k]; into one MSL_TG_VAR per variable.
 // Pointers and references into threadgroup memory stay as they are.
 func (s *source) threadgroupVariable(i int) {
-	end := i
-	for end < len(s.tokens)-1 && s.tokens[end].text != ";" {
+	end := i + 1
+	for end < len(s.tokens) && s.tokens[end].text != ";" {
 		end++
+	}
+	if end == len(s.tokens) {
+		return
 	}
 	var vars strings.Builder
 	typ := ""
