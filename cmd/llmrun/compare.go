@@ -168,7 +168,7 @@ func (f *compareFlags) talk(a *app, c *parity.Comparison) {
 	case c.Interrupted:
 		fmt.Fprintln(a.stderr, "llmrun: interrupted")
 	case c.Verdict == parity.Inconclusive && c.Exit == parity.ExitMatch:
-		a.warn("INCONCLUSIVE, and --allow-vacuous makes it exit 0: nothing was shown. %s", c.Why)
+		a.warn("INCONCLUSIVE, and --allow-vacuous makes it exit 0: nothing was shown. %s", c.Reason)
 	}
 	if f.verbose && !f.quiet {
 		for _, line := range c.Env.(environment).lines() {

@@ -48,8 +48,8 @@ func TestVacuous(t *testing.T) {
 					t.Errorf("%+v", g)
 				}
 			}
-			if !strings.HasSuffix(c.Why, ": this run could not have failed") {
-				t.Error(c.Why)
+			if !strings.HasSuffix(c.Reason, ": this run could not have failed") {
+				t.Error(c.Reason)
 			}
 			o.AllowVacuous = true
 			compare(t, reference, candidate, o, test.prompt).expect(t, Inconclusive, ExitMatch)

@@ -84,7 +84,7 @@ func compare(t *testing.T, reference, candidate engine.Backend, o Options, promp
 func (c *Comparison) expect(t *testing.T, verdict Verdict, exit int) {
 	t.Helper()
 	if c.Verdict != verdict || c.Exit != exit {
-		t.Errorf("want %s, exit %d; got %s, exit %d: %s", verdict, exit, c.Verdict, c.Exit, c.Why)
+		t.Errorf("want %s, exit %d; got %s, exit %d: %s", verdict, exit, c.Verdict, c.Exit, c.Reason)
 	}
 }
 

@@ -23,7 +23,7 @@ func (c *Comparison) judge(o Options, prompts int) {
 	}
 	vacuous := c.Kept == 0 || o.RequireAll && c.Kept < len(c.Prompts)
 	c.applyGates(&o, vacuous)
-	c.Verdict, c.Why = c.conclude(vacuous, prompts)
+	c.Verdict, c.Reason = c.conclude(vacuous, prompts)
 	switch {
 	case c.Interrupted:
 		c.Exit = ExitInterrupted

@@ -37,8 +37,8 @@ func TestCandidateNonFinite(t *testing.T) {
 			if s := r.Steps[2]; s.MaxAbs == s.MaxAbs || s.KL == s.KL {
 				t.Errorf("%v: numbers of what cannot be compared: %+v", v, s)
 			}
-			if want := "short: step 3: 1 of 97 logits of the candidate are NaN or infinite, born at step 3 lm_head"; c.Why != want {
-				t.Errorf("%v: %s", v, c.Why)
+			if want := "short: step 3: 1 of 97 logits of the candidate are NaN or infinite, born at step 3 lm_head"; c.Reason != want {
+				t.Errorf("%v: %s", v, c.Reason)
 			}
 		}
 	}

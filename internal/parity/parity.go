@@ -69,8 +69,14 @@ type Comparison struct {
 	Interrupted bool     `json:"interrupted"`
 	Gates       []Gate   `json:"gates"`
 	Prompts     []Result `json:"prompts"`
-	Kept        int      `json:"kept"` // prompts that are not vacuous
-	Why         string   `json:"why"`
+	Kept        int      `json:"kept"`   // prompts that are not vacuous
+	Reason      string   `json:"reason"` // for the verdict, in words; empty for a match
+
+	Culprit      *Culprit       `json:"culprit"`
+	Shadow       []Shadow       `json:"shadow"`       // the sides that were followed
+	Substitution []Substitution `json:"substitution"` // the proof
+	Legs         []Leg          `json:"legs"`
+	Why          string         `json:"why"` // the culprit's reason, where the numbers prove one
 }
 
 // Model says which model was compared.

@@ -56,8 +56,8 @@ func TestFlip(t *testing.T) {
 	if len(r.CandidateIDs) != 8 || !slices.Equal(r.CandidateIDs[:2], r.ReferenceIDs[:2]) || r.CandidateIDs[2] != 5 {
 		t.Errorf("the candidate alone: %v, the reference %v", r.CandidateIDs, r.ReferenceIDs)
 	}
-	if !strings.HasPrefix(c.Why, "short: step 3: flip: id 5, want") {
-		t.Error(c.Why)
+	if !strings.HasPrefix(c.Reason, "short: step 3: flip: id 5, want") {
+		t.Error(c.Reason)
 	}
 }
 
@@ -131,8 +131,8 @@ func TestEqualTokensWrongLogits(t *testing.T) {
 	if r := c.Prompts[0]; r.Matched != 8 || r.Beyond != 1 {
 		t.Errorf("%d match, %d beyond rounding", r.Matched, r.Beyond)
 	}
-	if !strings.HasPrefix(c.Why, "short: max|Δlogit| 0.25 at step 4 with equal tokens, rounding explains ") {
-		t.Error(c.Why)
+	if !strings.HasPrefix(c.Reason, "short: max|Δlogit| 0.25 at step 4 with equal tokens, rounding explains ") {
+		t.Error(c.Reason)
 	}
 }
 
@@ -174,8 +174,8 @@ func TestInterrupted(t *testing.T) {
 		if len(c.Prompts) != 1 || !c.Interrupted || steps != 5 {
 			t.Errorf("%d prompts, interrupted %t, %d steps", len(c.Prompts), c.Interrupted, steps)
 		}
-		if !wrong && c.Why != "interrupted after 1 of 2 prompts" {
-			t.Error(c.Why)
+		if !wrong && c.Reason != "interrupted after 1 of 2 prompts" {
+			t.Error(c.Reason)
 		}
 	}
 }

@@ -259,7 +259,7 @@ func (t *text) verdict() {
 	if t.Verdict == parity.Match {
 		parts = append(parts, t.matchNumbers()...)
 	} else {
-		parts = append(parts, t.Why)
+		parts = append(parts, t.Reason)
 	}
 	t.line("verdict", parts...)
 }
