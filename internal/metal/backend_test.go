@@ -115,6 +115,41 @@ func TestUpload(t *testing.T) {
 	}
 }
 
+// TestLimits makes the device seem small.
+func TestLimits(t *testing.T) {
+	b := open(t, Options{Activations: num.Float32})
+	b.info.MaxBuffer = 100
+	if _, err := b.NewBuffer(num.Float32, 26); err == nil || err.Error() != "metal: new buffer of 26 float32: want 104 bytes, the device's longest buffer has 100" {
+		t.Errorf("beyond the longest buffer: %v", err)
+	}
+	b.info.WorkingSet = 99
+	if _, err := b.Upload(tensor("w", 25, 1)); err == nil || !strings.HasPrefix(err.Error(), "metal: upload w: want ") {
+		t.Errorf("beyond the working set: %v", err)
+	}
+	b.info.MaxBuffer = chunkSize
+	if _, err := b.NewBuffer(num.Float32, 25); err == nil || !strings.HasSuffix(err.Error(), "the device recommends 99 at most") {
+		t.Errorf("beyond the working set: %v", err)
+	}
+}
+
+// TestAllDevices: the second way to a device, for where there is no default one.
+func TestAllDevices(t *testing.T) {
+	b := open(t, Options{Activations: num.Float32})
+	b.thread.do(func() {
+		all := devices()
+		if all.count() == 0 {
+			t.Error("a default device, but no devices")
+			return
+		}
+		first := device{all.at(0).retain()}
+		all.release()
+		if first.name() == "" {
+			t.Error("the first device has no name")
+		}
+		first.release()
+	})
+}
+
 // TestNewBufferIsZero fills what a released buffer may have left.
 func TestNewBufferIsZero(t *testing.T) {
 	b := open(t, Options{Activations: num.Float16})
