@@ -35,3 +35,17 @@ func mapFile(file string) (bin []byte, unmap func() error, err error) {
 	}
 	return bin, func() error { return unix.Munmap(bin) }, nil
 }
+
+// Forget lets the system take back the memory that holds a tensor's bytes in a mapped file, once they have been copied elsewhere.
+// The bytes stay valid: who reads them again waits for the file. It does nothing for a model that was read into memory.
+func (m *Model) Forget(t Tensor) {
+	if m.close == nil {
+		return
+	}
+	page := os.Getpagesize()
+	from := (int(t.Offset) + page - 1) / page * page // whole pages only: the others hold neighbours, too
+	to := (int(t.Offset) + len(t.Data)) / page * page
+	if from < to {
+		_ = unix.Madvise(m.bin[from:to], unix.MADV_DONTNEED) // advice: a refusal changes nothing
+	}
+}

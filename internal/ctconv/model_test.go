@@ -234,3 +234,19 @@ func TestClose(t *testing.T) {
 		}
 	}
 }
+
+// What Forget gives back can still be read.
+func TestForget(t *testing.T) {
+	m, err := Open(golden + "/m_gemma2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	for name, tensor := range m.Tensors {
+		before := string(tensor.Data)
+		m.Forget(tensor)
+		if string(tensor.Data) != before {
+			t.Errorf("%s: other bytes", name)
+		}
+	}
+}

@@ -143,6 +143,7 @@ func (w *weights) matrix(name string, rows, cols int) Matrix {
 	if w.err == nil && w.matrices[holder] == nil {
 		w.matrices[holder], err = w.b.Upload(t)
 		w.fail(err)
+		w.m.Forget(t) // a backend that copied needs it no more, and one that reads in place has not read yet
 	}
 	m.Buffer = w.matrices[holder]
 	return m
