@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"llmrun/internal/near"
 )
 
 // copied are the files that belong beside a converted model.
@@ -119,44 +121,15 @@ func embeddedNames() (names []string) {
 	return names
 }
 
-// nearNames are the names of models that exist, and of known ones, within a third of name's length in edits.
+// nearNames are at most three names that are spelled nearly like name: of models that exist, and of known ones unless it is one.
 func nearNames(name string) []string {
-	distance := map[string]int{}
-	consider := func(other string) {
-		if d := editDistance(strings.ToLower(name), strings.ToLower(other)); d > 0 && d <= max(1, len(name)/3) {
-			distance[other] = d
-		}
-	}
+	var names []string
 	for _, f := range List() {
-		consider(f.Name)
+		names = append(names, f.Name)
 	}
 	if known[strings.ToLower(name)] == "" {
-		for other := range known {
-			consider(other)
-		}
+		names = append(names, slices.Sorted(maps.Keys(known))...)
 	}
-	names := slices.Sorted(maps.Keys(distance))
-	slices.SortStableFunc(names, func(a, b string) int { return distance[a] - distance[b] })
+	names = near.Names(name, names)
 	return names[:min(len(names), 3)]
-}
-
-// editDistance is the Levenshtein distance in bytes.
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
