@@ -151,12 +151,6 @@ func (p progress) set(done int) {
 	}
 }
 
-func (p progress) add(n int) {
-	if p.bar != nil {
-		_ = p.bar.Add(n)
-	}
-}
-
 // done takes the bar away, so that the answer has the terminal to itself.
 func (p progress) done() {
 	if p.bar != nil {

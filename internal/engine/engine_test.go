@@ -326,7 +326,7 @@ func TestGreedy(t *testing.T) {
 	for _, c := range []struct {
 		logits []float32
 		want   int
-	}{{[]float32{1, 3, 2}, 1}, {[]float32{3, 1, 3}, 0}, {[]float32{-2, -1, -1}, 1}, {[]float32{-0.0, 0}, 0}, {[]float32{inf, -9}, 1}} {
+	}{{[]float32{1, 3, 2}, 1}, {[]float32{3, 1, 3}, 0}, {[]float32{-2, -1, -1}, 1}, {[]float32{float32(math.Copysign(0, -1)), 0}, 0}, {[]float32{inf, -9}, 1}} {
 		if got := engine.Greedy(c.logits); got != c.want {
 			t.Errorf("%v: want %d, got %d", c.logits, c.want, got)
 		}
