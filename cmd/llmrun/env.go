@@ -51,4 +51,3 @@ func describeMetal(i metal.Info) [][2]string {
 	}
 	return lines
 }
-
