@@ -3,7 +3,7 @@
 // It is a shared library, built from the embedded native folder by the machine's C++ compiler into
 // the user's cache at first use, that exports the C symbols of Apple's libraries: objc_msgSend,
 // sel_registerName, objc_getClass, the autorelease pools, MTLCreateSystemDefaultDevice. Behind them
-// stand a miniature Objective-C runtime (native/runtime/objc.cpp), the Metal classes (metal.cpp) and
+// stand a miniature Objective-C runtime (native/runtime/objc.cpp), the Metal classes (device.cpp, command.cpp) and
 // an executor that runs kernels on all cores (exec.cpp). Metal source is compiled by the same
 // compiler: a pre-pass in Go (prepass.go) finds the kernels, and a metal_stdlib of our own
 // (native/prelude) gives their words a meaning in C++.
@@ -46,7 +46,7 @@ func Library() (Info, error) {
 	if err != nil {
 		return Info{}, err
 	}
-	inputs := []string{"native/runtime/exec.cpp", "native/runtime/objc.cpp", "native/runtime/metal.cpp"}
+	inputs := []string{"native/runtime/exec.cpp", "native/runtime/objc.cpp", "native/runtime/device.cpp", "native/runtime/command.cpp"}
 	flags := c.flags()
 	path, err := cached(key("hostmetal", c, flags, ""), func(dir string) (string, error) {
 		return "lib.so", c.run(dir, flags, nil, inputs, "lib.so", "-lpthread", "-ldl")
@@ -96,7 +96,7 @@ func compileMetal(text string, mode numerics) (path string, err error) {
 	})
 }
 
-// compileRequest mirrors CompileRequest in metal.cpp.
+// compileRequest mirrors CompileRequest in device.cpp.
 type compileRequest struct {
 	source                  *byte
 	bytes                   uint64

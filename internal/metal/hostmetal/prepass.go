@@ -185,7 +185,7 @@ func (s *source) findBodies() {
 		}
 		if s.is(e+1, "{") {
 			name := s.tokens[i].text
-			s.bodies[name] = append(s.bodies[name], identifiers(s.inside(e + 1))...)
+			s.bodies[name] = append(s.bodies[name], identifiers(s.inside(e+1))...)
 		}
 	}
 }

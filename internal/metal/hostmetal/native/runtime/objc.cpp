@@ -118,7 +118,7 @@ EXPORT Class* objc_getClass(const char* name) {
 }
 EXPORT Class* object_getClass(id o) { return o ? o->isa : 0; }
 
-static bool is_class(id o) { return o->refs < 0; }
+static bool immortal(id o) { return o->refs < 0; }
 
 static Class zombie;  // the class of deallocated objects
 
@@ -129,7 +129,7 @@ extern "C" __attribute__((visibility("hidden"), used)) void* hostmetal_resolve(i
     if (!o) return (void*)answer_nil;
     if (o->isa == &zombie) objc_raise("NSGenericException", "-[%s]: message sent to deallocated instance %p", s, (void*)o);
     if (void* imp = find(o->isa, s)) return imp;
-    bool of_class = is_class(o);
+    bool of_class = !o->isa->isa;  // a metaclass has none
     objc_raise("NSInvalidArgumentException", "%c[%s %s]: unrecognized selector sent to %s %p", of_class ? '+' : '-',
                o->isa->name, s, of_class ? "class" : "instance", (void*)o);
 }
@@ -228,7 +228,7 @@ id objc_new(Class* c) {
     return o;
 }
 id objc_keep(id o) {
-    if (o && !is_class(o)) __atomic_fetch_add(&o->refs, 1, __ATOMIC_RELAXED);
+    if (o && !immortal(o)) __atomic_fetch_add(&o->refs, 1, __ATOMIC_RELAXED);
     return o;
 }
 
@@ -246,7 +246,7 @@ static void bury(id o) {
     free(old);
 }
 void objc_drop(id o) {
-    if (!o || is_class(o) || __atomic_fetch_sub(&o->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
+    if (!o || immortal(o) || __atomic_fetch_sub(&o->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
     if (o->isa->dealloc) o->isa->dealloc(o);
     --live_objects;
     bury(o);
@@ -268,7 +268,7 @@ static void pool_add(id o) {
 }
 // Without a pool the object leaks, as it does on macOS.
 id objc_later(id o) {
-    if (o && !is_class(o) && pool.pools) pool_add(o);
+    if (o && !immortal(o) && pool.pools) pool_add(o);
     return o;
 }
 EXPORT void* objc_autoreleasePoolPush() {

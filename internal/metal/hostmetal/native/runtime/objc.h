@@ -11,7 +11,7 @@ struct Class;
 
 struct Object {
     Class* isa;
-    long   refs;  // atomic; -1 in classes, which live for ever
+    long   refs;  // atomic; -1 in classes and the device, which live for ever
 };
 typedef Object* id;
 
@@ -39,7 +39,7 @@ void    objc_drop(id o);             // release; null is allowed
 id      objc_later(id o);            // autorelease
 [[noreturn]] void objc_raise(const char* exception, const char* fmt, ...);
 
-// The classes of the client of this runtime, null-terminated; defined in metal.cpp.
+// The classes of the client of this runtime, null-terminated; defined in device.cpp.
 extern Class* const client_classes[];
 
 template <class T> T* keep(T* o) { return (T*)objc_keep((id)o); }
