@@ -108,11 +108,11 @@ func unknownCommand(args []string) error {
 func unknownFlag(c *cobra.Command, err error) error {
 	name, found := strings.CutPrefix(err.Error(), "unknown flag: --")
 	if !found {
-		return hint(fmt.Errorf("%s: %w", c.CommandPath(), err), c.CommandPath()+" --help")
+		return hint(fmt.Errorf("%s: %w", c.Name(), err), c.CommandPath()+" --help")
 	}
 	var names []string
 	c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-	return hint(fmt.Errorf("%s: there is no flag --%s", c.CommandPath(), name),
+	return hint(fmt.Errorf("%s: there is no flag --%s", c.Name(), name),
 		c.CommandPath()+" --"+near.One(name, names, "help"))
 }
 

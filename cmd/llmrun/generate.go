@@ -42,7 +42,12 @@ Logits that are NaN or infinite never become a token: the first op that made one
   llmrun generate --model DIR -p "The capital of France is" -n 32 --device metal
   llmrun generate --model DIR --ids 2,651,6037 --show-ids`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return f.run(c.Context(), a) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			if !c.Flags().Changed("prompt") && f.file == "" && f.ids == "" {
+				return hint(fmt.Errorf("generate: want a prompt, got none"), `llmrun generate -p "Once upon a time"`)
+			}
+			return f.run(c.Context(), a)
+		},
 	}
 	f.register(c, 64)
 	flags := c.Flags()
@@ -60,7 +65,6 @@ Logits that are NaN or infinite never become a token: the first op that made one
 	flags.BoolVar(&f.showIDs, "show-ids", false, "print the ids of prompt and answer on stderr")
 	flags.BoolVar(&f.chat, "chat", false, "apply the chat template of tokenizer_config.json to the prompt")
 	c.MarkFlagsMutuallyExclusive("prompt", "file", "ids")
-	c.MarkFlagsOneRequired("prompt", "file", "ids")
 	c.MarkFlagsMutuallyExclusive("chat", "ids")
 	return c
 }
