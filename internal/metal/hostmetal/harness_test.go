@@ -3,8 +3,10 @@ package hostmetal
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"runtime"
 	"sync"
+	"syscall"
 	"testing"
 	"unsafe"
 
@@ -89,6 +91,15 @@ func metal(t testing.TB) {
 		}
 		runtime.UnlockOSThread()
 	})
+}
+
+// needRestart skips the test where this program cannot start itself again: in an emulator of another
+// processor.
+func needRestart(t *testing.T) {
+	t.Helper()
+	if err := exec.Command(os.Args[0], "-test.run=^$").Run(); errors.Is(err, syscall.ENOEXEC) {
+		t.Skip(err)
+	}
 }
 
 func send(o id, name string) id { return objc.send(o, objc.sel(name)) }
