@@ -31,8 +31,8 @@ func needMetal(t *testing.T) {
 
 // story is a prompt of models/golden.json.
 type story struct {
-	ID, Expect  string
-	IDs, Greedy []int
+	ID, Text, Expect string
+	IDs, Greedy      []int
 }
 
 func stories(t *testing.T, model string) []story {
