@@ -210,32 +210,32 @@ namespace chosen = precise;
 #endif
 
 // f(float) as chosen; f(half) precise and rounded to half; f of vectors by component.
-#define MSL_LIFT(f)                                                                                     \
+#define MSL_LIFT(f)                                                                                       \
     template <class F> MSL_INL msl::narrow<F> f(msl::narrow<F> x) { return msl::narrow<F>(f(float(x))); } \
-    template <class T, int N> MSL_INL vec<T, N> f(vec<T, N> x) {                                        \
-        MSL_EACH(N, x.e[i] = f(x.e[i]));                                                 \
-        return x;                                                                                       \
+    template <class T, int N> MSL_INL vec<T, N> f(vec<T, N> x) {                                          \
+        MSL_EACH(N, x.e[i] = f(x.e[i]));                                                                  \
+        return x;                                                                                         \
     }
-#define MSL_CHOSEN(f)                                                                          \
-    MSL_INL float f(float x) { return chosen::f(x); }                                          \
-    template <class F> MSL_INL msl::narrow<F> f(msl::narrow<F> x) {                            \
-        return msl::narrow<F>(precise::f(float(x)));                                           \
-    }                                                                                          \
-    template <class T, int N> MSL_INL vec<T, N> f(vec<T, N> x) {                               \
-        MSL_EACH(N, x.e[i] = f(x.e[i]));                                        \
-        return x;                                                                              \
-    }                                                                                          \
-    namespace precise {                                                                        \
-    template <int N> MSL_INL vec<float, N> f(vec<float, N> x) {                                \
-        MSL_EACH(N, x.e[i] = f(x.e[i]));                                        \
-        return x;                                                                              \
-    }                                                                                          \
-    }                                                                                          \
-    namespace fast {                                                                           \
-    template <int N> MSL_INL vec<float, N> f(vec<float, N> x) {                                \
-        MSL_EACH(N, x.e[i] = f(x.e[i]));                                        \
-        return x;                                                                              \
-    }                                                                                          \
+#define MSL_CHOSEN(f)                                               \
+    MSL_INL float f(float x) { return chosen::f(x); }               \
+    template <class F> MSL_INL msl::narrow<F> f(msl::narrow<F> x) { \
+        return msl::narrow<F>(precise::f(float(x)));                \
+    }                                                               \
+    template <class T, int N> MSL_INL vec<T, N> f(vec<T, N> x) {    \
+        MSL_EACH(N, x.e[i] = f(x.e[i]));                            \
+        return x;                                                   \
+    }                                                               \
+    namespace precise {                                             \
+    template <int N> MSL_INL vec<float, N> f(vec<float, N> x) {     \
+        MSL_EACH(N, x.e[i] = f(x.e[i]));                            \
+        return x;                                                   \
+    }                                                               \
+    }                                                               \
+    namespace fast {                                                \
+    template <int N> MSL_INL vec<float, N> f(vec<float, N> x) {     \
+        MSL_EACH(N, x.e[i] = f(x.e[i]));                            \
+        return x;                                                   \
+    }                                                               \
     }
 MSL_CHOSEN(exp) MSL_CHOSEN(exp2) MSL_CHOSEN(exp10) MSL_CHOSEN(log) MSL_CHOSEN(log2) MSL_CHOSEN(log10)
 MSL_CHOSEN(sin) MSL_CHOSEN(cos) MSL_CHOSEN(tan) MSL_CHOSEN(tanh) MSL_CHOSEN(sinh) MSL_CHOSEN(cosh)
@@ -285,8 +285,8 @@ MSL_INL bool isfinite(float x) { return (msl::bits<uint>(x) & 0x7fffffff) < 0x7f
 // fmax and fmin return the other operand when one is NaN.
 MSL_INL float max(float a, float b) { return a > b || b != b ? a : b; }
 MSL_INL float min(float a, float b) { return a < b || b != b ? a : b; }
-#define MSL_MINMAX(T)                                  \
-    MSL_INL T max(T a, T b) { return a > b ? a : b; }  \
+#define MSL_MINMAX(T)                                 \
+    MSL_INL T max(T a, T b) { return a > b ? a : b; } \
     MSL_INL T min(T a, T b) { return a < b ? a : b; }
 MSL_MINMAX(char) MSL_MINMAX(uchar) MSL_MINMAX(short) MSL_MINMAX(ushort)
 MSL_MINMAX(int) MSL_MINMAX(uint) MSL_MINMAX(long) MSL_MINMAX(ulong)

@@ -104,9 +104,9 @@ MSL_INL void simdgroup_barrier(mem_flags, msl::line at = msl::line::here()) {
     msl::rt->simd(msl_self(), at.l, "simdgroup_barrier");
 }
 
-#define MSL_REDUCE(name, expr)                                                                   \
-    template <class T> MSL_INL T name(T v, msl::line at = msl::line::here()) {                   \
-        return msl::reduce(v, [](auto a, auto b) { return decltype(a)(expr); }, at, #name);          \
+#define MSL_REDUCE(name, expr)                                                              \
+    template <class T> MSL_INL T name(T v, msl::line at = msl::line::here()) {              \
+        return msl::reduce(v, [](auto a, auto b) { return decltype(a)(expr); }, at, #name); \
     }
 MSL_REDUCE(simd_sum, a + b) MSL_REDUCE(simd_product, a * b)
 MSL_REDUCE(simd_max, max(a, b)) MSL_REDUCE(simd_min, min(a, b))
@@ -173,13 +173,13 @@ template <class T> MSL_INL T atomic_load_explicit(const volatile atomic<T>* p, m
 template <class T> MSL_INL void atomic_store_explicit(volatile atomic<T>* p, T v, memory_order) {
     __atomic_store(&p->v, &v, __ATOMIC_RELAXED);
 }
-#define MSL_ATOMIC(name, expr)                                                                            \
+#define MSL_ATOMIC(name, expr)                                                                                       \
     template <class T, class U> MSL_INL T atomic_fetch_##name##_explicit(volatile atomic<T>* p, U u, memory_order) { \
-        T a, r, b = T(u);                                                                                 \
-        __atomic_load(&p->v, &a, __ATOMIC_RELAXED);                                                       \
-        do r = T(expr);                                                                                   \
-        while (!__atomic_compare_exchange(&p->v, &a, &r, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));      \
-        return a;                                                                                         \
+        T a, r, b = T(u);                                                                                            \
+        __atomic_load(&p->v, &a, __ATOMIC_RELAXED);                                                                  \
+        do r = T(expr);                                                                                              \
+        while (!__atomic_compare_exchange(&p->v, &a, &r, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));                 \
+        return a;                                                                                                    \
     }
 MSL_ATOMIC(add, a + b) MSL_ATOMIC(sub, a - b) MSL_ATOMIC(max, a > b ? a : b) MSL_ATOMIC(min, a < b ? a : b)
 MSL_ATOMIC(and, a & b) MSL_ATOMIC(or, a | b) MSL_ATOMIC(xor, a ^ b)

@@ -9,9 +9,9 @@
 
 // A statement for i = 0 .. n-1, n <= 4. Written out, because components that are reached by constant
 // indexes alone go to registers early: it compiles faster than loops, and to better code.
-#define MSL_EACH(n, ...)                                          \
-    do {                                                          \
-        { constexpr int i = 0; __VA_ARGS__; }                     \
+#define MSL_EACH(n, ...)                                           \
+    do {                                                           \
+        { constexpr int i = 0; __VA_ARGS__; }                      \
         if constexpr (n > 1) { constexpr int i = 1; __VA_ARGS__; } \
         if constexpr (n > 2) { constexpr int i = 2; __VA_ARGS__; } \
         if constexpr (n > 3) { constexpr int i = 3; __VA_ARGS__; } \
@@ -130,8 +130,8 @@ template <class A, class B> struct narrow_op {};
 template <class F> struct narrow_op<narrow<F>, narrow<F>> { typedef narrow<F> type; };
 template <class F, class I> struct narrow_op<narrow<F>, I> : enable_if<is_int<I>::value, narrow<F>> {};
 template <class F, class I> struct narrow_op<I, narrow<F>> : enable_if<is_int<I>::value, narrow<F>> {};
-#define MSL_OP(op)                                                                  \
-    template <class A, class B, class R = typename narrow_op<A, B>::type>           \
+#define MSL_OP(op)                                                        \
+    template <class A, class B, class R = typename narrow_op<A, B>::type> \
     MSL_INL R operator op(A a, B b) { return R(float(R(a)) op float(R(b))); }
 MSL_OP(+) MSL_OP(-) MSL_OP(*) MSL_OP(/)
 #undef MSL_OP
@@ -171,20 +171,20 @@ template <class V> MSL_INL void copy(V& to, const V& from) {
 
 namespace metal {
 // Vectors are structs of scalars: a native vector inside the union would be kept in memory.
-#define MSL_VEC(N)                                                                                       \
-    vec() = default;                                                                                     \
-    MSL_INL vec(const vec& o) { msl::copy(*this, o); }                                                   \
-    MSL_INL vec& operator=(const vec& o) { msl::copy(*this, o); return *this; }                          \
-    template <class S, class = msl::scalar_only<S>>                                                      \
+#define MSL_VEC(N)                                                                        \
+    vec() = default;                                                                      \
+    MSL_INL vec(const vec& o) { msl::copy(*this, o); }                                    \
+    MSL_INL vec& operator=(const vec& o) { msl::copy(*this, o); return *this; }           \
+    template <class S, class = msl::scalar_only<S>>                                       \
     MSL_INL vec(S s) { T t = T(s); MSL_EACH(N, e[i] = t); }                               \
-    template <class U, class = typename msl::enable_if<!msl::is_same<U, T>::value>::type>                \
+    template <class U, class = typename msl::enable_if<!msl::is_same<U, T>::value>::type> \
     MSL_INL explicit vec(const vec<U, N>& o) { MSL_EACH(N, e[i] = T(o.e[i])); }           \
-    MSL_INL T& operator[](uint i) { return e[i]; }                                                       \
-    MSL_INL const T& operator[](uint i) const { return e[i]; }                                           \
-    template <class R> MSL_INL vec& operator+=(R r) { return *this = *this + r; }                        \
-    template <class R> MSL_INL vec& operator-=(R r) { return *this = *this - r; }                        \
-    template <class R> MSL_INL vec& operator*=(R r) { return *this = *this * r; }                        \
-    template <class R> MSL_INL vec& operator/=(R r) { return *this = *this / r; }                        \
+    MSL_INL T& operator[](uint i) { return e[i]; }                                        \
+    MSL_INL const T& operator[](uint i) const { return e[i]; }                            \
+    template <class R> MSL_INL vec& operator+=(R r) { return *this = *this + r; }         \
+    template <class R> MSL_INL vec& operator-=(R r) { return *this = *this - r; }         \
+    template <class R> MSL_INL vec& operator*=(R r) { return *this = *this * r; }         \
+    template <class R> MSL_INL vec& operator/=(R r) { return *this = *this / r; }         \
     MSL_INL vec operator-() const { vec r; MSL_EACH(N, r.e[i] = -e[i]); return r; }
 
 template <class T> struct alignas(2 * sizeof(T)) vec<T, 2> {
@@ -253,22 +253,22 @@ template <> template <> MSL_INL vec<half, 4>::vec(const vec<float, 4>& o) {
 }
 #endif
 
-#define MSL_VV(op, R)                                                                     \
-    template <class T, int N> MSL_INL vec<R, N> operator op(vec<T, N> a, vec<T, N> b) {   \
-        vec<R, N> r;                                                                      \
-        MSL_EACH(N, r.e[i] = R(a.e[i] op b.e[i]));                         \
-        return r;                                                                         \
-    }                                                                                     \
-    template <class T, int N, class S, class = msl::scalar_only<S>>                       \
-    MSL_INL vec<R, N> operator op(vec<T, N> a, S s) { return a op vec<T, N>(s); }         \
-    template <class T, int N, class S, class = msl::scalar_only<S>>                       \
+#define MSL_VV(op, R)                                                                   \
+    template <class T, int N> MSL_INL vec<R, N> operator op(vec<T, N> a, vec<T, N> b) { \
+        vec<R, N> r;                                                                    \
+        MSL_EACH(N, r.e[i] = R(a.e[i] op b.e[i]));                                      \
+        return r;                                                                       \
+    }                                                                                   \
+    template <class T, int N, class S, class = msl::scalar_only<S>>                     \
+    MSL_INL vec<R, N> operator op(vec<T, N> a, S s) { return a op vec<T, N>(s); }       \
+    template <class T, int N, class S, class = msl::scalar_only<S>>                     \
     MSL_INL vec<R, N> operator op(S s, vec<T, N> b) { return vec<T, N>(s) op b; }
-#define MSL_SWIZZLED(op)                                                                                  \
-    template <class T, int M, int... I, class S>                                                          \
-    MSL_INL auto operator op(msl::swizzle<T, M, I...> a, S s) { return vec<T, sizeof...(I)>(a) op s; }     \
-    template <class T, int M, int... I, class S, class = msl::scalar_only<S>>                             \
-    MSL_INL auto operator op(S s, msl::swizzle<T, M, I...> a) { return s op vec<T, sizeof...(I)>(a); }     \
-    template <class T, int N, int M, int... I>                                                            \
+#define MSL_SWIZZLED(op)                                                                               \
+    template <class T, int M, int... I, class S>                                                       \
+    MSL_INL auto operator op(msl::swizzle<T, M, I...> a, S s) { return vec<T, sizeof...(I)>(a) op s; } \
+    template <class T, int M, int... I, class S, class = msl::scalar_only<S>>                          \
+    MSL_INL auto operator op(S s, msl::swizzle<T, M, I...> a) { return s op vec<T, sizeof...(I)>(a); } \
+    template <class T, int N, int M, int... I>                                                         \
     MSL_INL auto operator op(vec<T, N> a, msl::swizzle<T, M, I...> b) { return a op vec<T, N>(b); }
 MSL_VV(+, T) MSL_VV(-, T) MSL_VV(*, T) MSL_VV(/, T) MSL_VV(%, T)
 MSL_VV(&, T) MSL_VV(|, T) MSL_VV(^, T) MSL_VV(<<, T) MSL_VV(>>, T)
@@ -290,11 +290,11 @@ template <class T, int N> struct packed_vec {
 using ::half; using ::bfloat; using ::uchar; using ::ushort; using ::uint; using ::ulong;
 }  // namespace metal
 
-#define MSL_NAMES(T)                                                                            \
-    typedef metal::vec<T, 2> T##2; typedef metal::vec<T, 3> T##3; typedef metal::vec<T, 4> T##4; \
+#define MSL_NAMES(T)                                                                              \
+    typedef metal::vec<T, 2> T##2; typedef metal::vec<T, 3> T##3; typedef metal::vec<T, 4> T##4;  \
     typedef metal::packed_vec<T, 2> packed_##T##2; typedef metal::packed_vec<T, 3> packed_##T##3; \
-    typedef metal::packed_vec<T, 4> packed_##T##4;                                              \
-    namespace metal { using ::T##2; using ::T##3; using ::T##4;                                 \
+    typedef metal::packed_vec<T, 4> packed_##T##4;                                                \
+    namespace metal { using ::T##2; using ::T##3; using ::T##4;                                   \
         using ::packed_##T##2; using ::packed_##T##3; using ::packed_##T##4; }
 MSL_NAMES(float) MSL_NAMES(half) MSL_NAMES(bfloat) MSL_NAMES(bool) MSL_NAMES(char) MSL_NAMES(uchar)
 MSL_NAMES(short) MSL_NAMES(ushort) MSL_NAMES(int) MSL_NAMES(uint) MSL_NAMES(long) MSL_NAMES(ulong)

@@ -210,6 +210,7 @@ Pipeline* device_new_pipeline(Device*, SEL, Function* f, Error**) {
 }
 u64 pipeline_max_threads(Pipeline* p, SEL) { return p->kernel->max_threads; }
 u64 pipeline_width(Pipeline*, SEL) { return MSL_SIMD; }
+// Known only once the kernel has run: before, 0.
 u64 pipeline_static_memory(Pipeline* p, SEL) { return __atomic_load_n(&p->kernel->tg_static, __ATOMIC_RELAXED); }
 id pipeline_device(Pipeline* p, SEL) { return p->library->device; }
 void pipeline_dealloc(id o) { objc_drop(((Pipeline*)o)->library); }
