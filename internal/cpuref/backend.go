@@ -81,7 +81,7 @@ func (b *Backend) Run(op engine.Op) {
 		return
 	}
 	if err := b.run(op); err != nil {
-		b.err = fmt.Errorf("%v: %w", op.Site(), err)
+		b.err = &engine.OpError{Site: op.Site(), Err: err}
 	}
 }
 

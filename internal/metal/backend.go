@@ -200,27 +200,28 @@ func (b *Backend) resolve(d *dispatch) error {
 		name := d.key.name(b.activations)
 		var err error
 		if k, err = newKernel(b.device, b.libraries[d.key.shader], name); err != nil {
-			return fmt.Errorf("%v: metal kernel %s: %w", d.site, name, err)
+			return &engine.OpError{Site: d.site, Kernel: "metal kernel " + name, Err: err}
 		}
 		b.kernels[d.key] = k
 	}
 	if n := d.group.Width * d.group.Height * d.group.Depth; n > k.maxThreads {
-		return fmt.Errorf("%v: metal kernel %s: want a threadgroup of %d threads, the device allows %d", d.site, k.name, n, k.maxThreads)
+		err := fmt.Errorf("want a threadgroup of %d threads, the device allows %d", n, k.maxThreads)
+		return &engine.OpError{Site: d.site, Kernel: "metal kernel " + k.name, Err: err}
 	}
 	d.kernel = k
 	return nil
 }
 
 // failure puts the op's site and kernel before the failure of a command buffer. Metal does not say which dispatch of many failed,
-// unless its text names the kernel (the host device's does): then it is the first op that uses it, else all are named.
+// unless its text names the kernel (the host device's does): then it is the first op that uses it, else the first and the last op are named.
 func (b *Backend) failure(err error) error {
 	words := strings.FieldsFunc(err.Error(), func(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) })
 	for i := range b.pending {
 		if d := &b.pending[i]; len(b.pending) == 1 || slices.Contains(words, d.kernel.name) {
-			return fmt.Errorf("%v: metal kernel %s: %w", d.site, d.kernel.name, err)
+			return &engine.OpError{Site: d.site, Kernel: "metal kernel " + d.kernel.name, Err: err}
 		}
 	}
 	first, last := &b.pending[0], &b.pending[len(b.pending)-1]
-	return fmt.Errorf("%v (metal kernel %s) to %v (%s): one of %d ops failed: %w",
-		first.site, first.kernel.name, last.site, last.kernel.name, len(b.pending), err)
+	return &engine.OpError{Site: first.site, Kernel: "metal kernel " + first.kernel.name, Among: len(b.pending),
+		Err: fmt.Errorf("one of %d ops up to %v (%s) failed: %w", len(b.pending), last.site, last.kernel.name, err)}
 }

@@ -253,7 +253,7 @@ func TestFailureText(t *testing.T) {
 		b.pending[i].kernel = &kernel{name: b.pending[i].key.name(num.Float32)}
 	}
 	cause := errors.New("MTLCommandBufferErrorDomain 2: timeout")
-	const want = "step 3 layer 2 layer_out (metal kernel add_f32) to step 3 logits (softcap_f32): one of 2 ops failed: MTLCommandBufferErrorDomain 2: timeout"
+	const want = "step 3 layer 2 layer_out: metal kernel add_f32: one of 2 ops up to step 3 logits (softcap_f32) failed: MTLCommandBufferErrorDomain 2: timeout"
 	if err := b.failure(cause); err.Error() != want || !errors.Is(err, cause) {
 		t.Errorf("want %q, got %q", want, err)
 	}

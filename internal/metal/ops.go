@@ -102,7 +102,7 @@ func (b *Backend) embed(o *engine.Embed) {
 	}
 	for t := range o.Rows() {
 		if id := int32(binary.LittleEndian.Uint32(ids[4*t:])); id < 0 || int(id) >= o.W.Rows {
-			b.err = fmt.Errorf("%v: metal: row %d has id %d, the embedding has %d rows", o.Site(), t, id, o.W.Rows)
+			b.err = &engine.OpError{Site: o.Site(), Err: fmt.Errorf("metal: row %d has id %d, the embedding has %d rows", t, id, o.W.Rows)}
 			return
 		}
 	}
@@ -236,8 +236,8 @@ func (b *Backend) check(op engine.Op) error {
 			}
 			switch o.Name {
 			case "table", "positions", "kcache", "vcache":
-				return fmt.Errorf("%v: metal: %s holds %d positions, position %d is asked for",
-					op.Site(), o.Name, m.n/o.Stride, o.Offset/o.Stride+o.Rows-1)
+				return &engine.OpError{Site: op.Site(), Err: fmt.Errorf("metal: %s holds %d positions, position %d is asked for",
+					o.Name, m.n/o.Stride, o.Offset/o.Stride+o.Rows-1)}
 			}
 			panic(fmt.Sprintf("BUG: %v: %s: %d rows of %d, %d apart, from %d on, in a buffer of %d elements",
 				op.Site(), o.Name, o.Rows, o.Cols, o.Stride, o.Offset, m.n))
