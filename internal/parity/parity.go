@@ -51,7 +51,38 @@ type Options struct {
 	RequireAll   bool              // INCONCLUSIVE if any prompt is vacuous, not only if all are
 	// Progress, if set, is told how many of all the steps are done, and for which prompt.
 	Progress func(prompt string, done, total int)
+
+	Reference, Candidate Side
+
+	Shadow     ShadowMode      // which ops are computed again in float64, and whose inputs are kept under custody
+	Substitute bool            // prove a culprit by moving ops to the other backend
+	Families   []engine.Family // move these, one at a time, and not those that the culprit suggests
+	Legs       []string        // see LegNames: the tests of each backend against itself
+	LegsAsked  bool            // a leg that cannot be measured makes the run INCONCLUSIVE
+	// Open, if set, opens another backend like a side's ("reference" or "candidate"): for legs that need a second one, and to go on
+	// after a backend has failed. Compare closes it.
+	Open  func(side string) (engine.Backend, error)
+	Trace *engine.Trace // of both sides, as they decode; nil: none
+	// Working, if set, is told what is investigated, and how many of all ops or runs are done; total 0: unknown.
+	Working func(what string, done, total int)
 }
+
+// Side is what a side does in its own way and not as it should: a mistake made on purpose. The zero Side makes none.
+type Side struct {
+	Prompt func(ids []int) []int       // what it is fed instead of a prompt
+	Choose func(logits []float32) int  // its sampler; nil: engine.Greedy
+	Reset  func(*engine.Session) error // how it forgets a text; nil: Session.Reset
+}
+
+// ShadowMode says which ops are judged.
+type ShadowMode string
+
+// The modes.
+const (
+	ShadowOff  ShadowMode = ""     // none
+	ShadowAuto ShadowMode = "auto" // those of the first steps and of the first suspicious one
+	ShadowAll  ShadowMode = "all"  // those of every step of every prompt
+)
 
 // Comparison is a finished comparison: plain data, and its JSON form.
 type Comparison struct {
