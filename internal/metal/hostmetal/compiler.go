@@ -140,6 +140,11 @@ func identify(command []string) (*compiler, error) {
 func (c *compiler) flags() []string {
 	f := []string{"-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti",
 		"-fno-threadsafe-statics", "-fno-strict-aliasing", "-fno-stack-protector", "-U_FORTIFY_SOURCE", "-Wno-psabi"}
+	if runtime.GOARCH == "amd64" { // msl_switch pushes, and jumps into the middle of functions
+		f = append(f, "-mno-red-zone", "-fcf-protection=none")
+	} else {
+		f = append(f, "-mbranch-protection=none")
+	}
 	if !c.clang {
 		f = append(f, "-fno-gnu-unique") // unique symbols would keep libraries from being unloaded
 	}

@@ -27,7 +27,7 @@ import (
 )
 
 // abiVersion is MSL_ABI of native/abi.h.
-const abiVersion = 1
+const abiVersion = 2
 
 // Info describes the library that stands in for Metal.
 type Info struct {

@@ -7,7 +7,7 @@ typedef unsigned int       msl_u32;
 typedef unsigned long long msl_u64;
 
 enum {
-    MSL_ABI = 1,
+    MSL_ABI = 2,
     MSL_BUFFERS = 31,          // buffer argument table, as in Metal
     MSL_TG_ARGS = 8,           // [[threadgroup(n)]] arguments
     MSL_SIMD = 32,             // lanes of a simdgroup
@@ -83,10 +83,11 @@ struct MslGroup {
     msl_u32       tg_static, tg_high;  // first byte of static variables; end of what was used
 };
 
-// What the runtime offers to kernels. Lines are those of the Metal source.
+// What the runtime offers to kernels. Lines are those of the Metal source. simd and barrier return the
+// stack to switch to, or null when the thread goes on at once.
 struct MslRuntime {
-    msl_u32 (*simd)(MslThread*, msl_u32 line, const char* what);  // returns the bank
-    void (*barrier)(MslThread*, msl_u32 line);
+    void* (*simd)(MslThread*, msl_u32 line, const char* what);
+    void* (*barrier)(MslThread*, msl_u32 line);
     void (*fail)(MslThread*, msl_u32 line, const char* what, const char* msg);  // does not return
 };
 
@@ -102,4 +103,33 @@ static inline __attribute__((always_inline)) MslThread* msl_self() {
 #error "the host Metal device runs on x86-64 and arm64"
 #endif
     return (MslThread*)((sp | (MSL_STACKS - 1)) + 1) + (sp / MSL_STACK) % MSL_THREADS;
+}
+
+// Stops on this stack and goes on with another one: *save is where to come back to, and to is what was
+// saved there. Inline, so that a thread comes back into the kernel itself: the processor predicts
+// returns by the order of calls, which differs from one stack to the next. All registers are lost.
+static inline __attribute__((always_inline)) void msl_switch(void** save, void* to) {
+#if defined(__x86_64__)
+    asm volatile(
+        "pushq %%rbp\n\tleaq 1f(%%rip), %%rcx\n\tpushq %%rcx\n\tmovq %%rsp, (%%rdi)\n\t"
+        "movq %%rsi, %%rsp\n\tpopq %%rcx\n\tjmp *%%rcx\n"
+        "1:\tpopq %%rbp"
+        : "+D"(save), "+S"(to)
+        :
+        : "rax", "rbx", "rcx", "rdx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "xmm0", "xmm1", "xmm2", "xmm3",
+          "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "memory", "cc");
+#else
+    register void** x0 asm("x0") = save;
+    register void* x1 asm("x1") = to;
+    asm volatile(
+        "adr x9, 1f\n\tstp x29, x9, [sp, #-16]!\n\tmov x9, sp\n\tstr x9, [x0]\n\t"
+        "mov sp, x1\n\tldp x29, x9, [sp], #16\n\tbr x9\n"
+        "1:"
+        : "+r"(x0), "+r"(x1)
+        :
+        : "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9", "x10", "x11", "x12", "x13", "x14", "x15", "x16", "x17", "x18", "x19",
+          "x20", "x21", "x22", "x23", "x24", "x25", "x26", "x27", "x28", "x30", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8",
+          "v9", "v10", "v11", "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25",
+          "v26", "v27", "v28", "v29", "v30", "v31", "memory", "cc");
+#endif
 }

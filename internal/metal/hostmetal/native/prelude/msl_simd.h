@@ -48,8 +48,10 @@ template <class T, int N> struct Lane<vec<T, N>> {
 template <class T> MSL_INL uint exchange(T v, line at, const char* what) {
     MslThread* t = msl_self();
     MslSimd* s = t->simd;
-    Lane<T>::put(s->slots[s->gen & 1], t->lane, v);
-    return rt->simd(t, at.l, what);
+    uint bank = s->gen & 1;
+    Lane<T>::put(s->slots[bank], t->lane, v);
+    if (void* to = rt->simd(t, at.l, what)) msl_switch(&t->sp, to);
+    return bank;
 }
 
 template <class T> MSL_INL T slot(const MslSimd* s, uint bank, uint lane) { return Lane<T>::get(s->slots[bank], lane); }
@@ -98,10 +100,12 @@ enum class mem_flags { mem_none = 0, mem_device = 1, mem_threadgroup = 2, mem_te
 MSL_INL constexpr mem_flags operator|(mem_flags a, mem_flags b) { return mem_flags(int(a) | int(b)); }
 
 MSL_INL void threadgroup_barrier(mem_flags, msl::line at = msl::line::here()) {
-    msl::rt->barrier(msl_self(), at.l);
+    MslThread* t = msl_self();
+    if (void* to = msl::rt->barrier(t, at.l)) msl_switch(&t->sp, to);
 }
 MSL_INL void simdgroup_barrier(mem_flags, msl::line at = msl::line::here()) {
-    msl::rt->simd(msl_self(), at.l, "simdgroup_barrier");
+    MslThread* t = msl_self();
+    if (void* to = msl::rt->simd(t, at.l, "simdgroup_barrier")) msl_switch(&t->sp, to);
 }
 
 #define MSL_REDUCE(name, expr)                                                              \

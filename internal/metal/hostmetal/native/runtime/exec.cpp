@@ -1,5 +1,4 @@
 #include "exec.h"
-#include "switch.h"
 
 #include <atomic>
 #include <pthread.h>
@@ -124,15 +123,16 @@ MslThread* pick(Worker* w, MslSimd* s, u32 lane) {
     }
 }
 
-void yield(Worker* w, MslThread* t) {
+// Where a thread that waits switches to; null if it is itself the next to run.
+void* other(Worker* w, MslThread* t) {
     MslThread* n = pick(w, t->simd, t->lane);
-    if (n != t) msl_switch(&t->sp, n->sp);
+    return n == t ? 0 : n->sp;
 }
 
-u32 rt_simd(MslThread* t, u32 line, const char* what) {
+void* rt_simd(MslThread* t, u32 line, const char* what) {
     Worker* w = (Worker*)t->grp;
     MslSimd* s = t->simd;
-    u32 bank = s->gen & 1, bit = 1u << t->lane;
+    u32 bit = 1u << t->lane;
     if (!s->arrived) {
         s->line = line;
         s->what = what;
@@ -142,12 +142,12 @@ u32 rt_simd(MslThread* t, u32 line, const char* what) {
     }
     s->waiting |= bit;
     s->ready &= ~bit;
-    if (++s->arrived == s->nlive) complete_simd(s, s->waiting);
-    else yield(w, t);
-    return bank;
+    if (++s->arrived != s->nlive) return other(w, t);
+    complete_simd(s, s->waiting);
+    return 0;
 }
 
-void rt_barrier(MslThread* t, u32 line) {
+void* rt_barrier(MslThread* t, u32 line) {
     Worker* w = (Worker*)t->grp;
     if (!w->at_barrier) {
         w->barrier_line = line;
@@ -157,8 +157,9 @@ void rt_barrier(MslThread* t, u32 line) {
     }
     t->simd->ready &= ~(1u << t->lane);
     t->simd->at_barrier |= 1u << t->lane;
-    if (++w->at_barrier == w->g.nthreads) release_barrier(w);
-    else yield(w, t);
+    if (++w->at_barrier != w->g.nthreads) return other(w, t);
+    release_barrier(w);
+    return 0;
 }
 
 void rt_fail(MslThread* t, u32 line, const char* what, const char* msg) {
@@ -181,6 +182,19 @@ void fiber_main() {
         MslThread* n = pick(w, s, t->lane);
         msl_switch(&t->sp, n ? n->sp : w->main_sp);
     }
+}
+
+// A stack on which msl_switch begins fn, which sees an aligned stack and no caller.
+void* fresh_stack(char* top, void (*fn)()) {
+    void** sp = (void**)top;
+#if defined(__x86_64__)
+    *--sp = 0;
+    *--sp = (void*)fn;
+#else
+    *--sp = (void*)fn;
+    *--sp = 0;  // x29
+#endif
+    return sp;
 }
 
 // Stack tops are spread over the cache sets: the same offset in every stack would alias.
