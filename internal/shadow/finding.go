@@ -6,7 +6,9 @@ package shadow
 
 import "llmrun/internal/ctconv"
 
-// Finding is one birth: an op whose output is beyond its own bound, or bytes that changed between two ops.
+// Finding is one birth: an op whose output is beyond its own bound, or bytes that changed between two ops. The site is the op that did
+// it: the one that was run when the bytes changed, though it had no business with them. If they changed while none was, or differ from
+// the file, it is the op that found them so.
 type Finding struct {
 	Step    int      `json:"step"`
 	Layer   int      `json:"layer"` // -1 outside the layers
@@ -14,7 +16,7 @@ type Finding struct {
 	Family  string   `json:"family"`
 	Op      string   `json:"op"`                // the kind of op, with its function: "linear", "gelu_tanh"
 	Between *Between `json:"between,omitempty"` // the bytes changed on their way; nil: the arithmetic is wrong
-	Operand string   `json:"operand"`           // of the op: what it wrote, or what it read if Between is set
+	Operand string   `json:"operand"`           // of the op: what it wrote; if Between is set, of the reader, or of the writer while nobody has read it
 	// Elements is how many the operand has; Bad how many are beyond their bounds (or changed), NonFinite how many of those are NaN or infinite.
 	Elements  int           `json:"elements"`
 	Bad       int           `json:"bad"`
@@ -26,8 +28,8 @@ type Finding struct {
 
 // Between says on whose way bytes changed.
 type Between struct {
-	Writer string `json:"writer"` // a site, or "the file"
-	Reader string `json:"reader"` // a site
+	Writer string `json:"writer"` // a site; or "the file", "the prompt", or "nobody" where an op reads what was not written in this text
+	Reader string `json:"reader"` // a site, or "nobody" if the bytes were not read until the end
 }
 
 // Worst is the worst element.

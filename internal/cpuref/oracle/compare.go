@@ -36,15 +36,19 @@ func (j Judged) Got() ([]float64, error) {
 	return in.all(), nil
 }
 
+// Strays is the error of element i over what is allowed, if it is got; beyond 1 it is bad. See Report.WorstRatio.
+func (j Judged) Strays(i int, got float64) float64 {
+	return strays(got, j.Want[i], j.Allowed[i], overflow(j.Operand.Buffer.DType()))
+}
+
 // Compare holds got to what was judged.
 func (j Judged) Compare(got []float64) Report {
 	r := Report{Elements: len(j.Want)}
-	limit := overflow(j.Operand.Buffer.DType())
-	for i, want := range j.Want {
+	for i := range j.Want {
 		if math.IsNaN(got[i]) || math.IsInf(got[i], 0) {
 			r.NonFinite++
 		}
-		ratio := strays(got[i], want, j.Allowed[i], limit)
+		ratio := j.Strays(i, got[i])
 		if ratio > 1 {
 			r.Bad++
 		}
