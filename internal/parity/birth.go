@@ -20,9 +20,9 @@ func (r *run) findBirth(ctx context.Context, p Prompt, result *Result, bad *NonF
 		ids = result.CandidateIDs
 	}
 	ids = ids[:bad.Step-1] // step 1 was fed the prompt's last token
-	found, err := engine.FindNonFinite(ctx, s.Session, p.IDs, ids)
+	found, err := engine.FindNonFinite(ctx, s.Session, s.own.prompt(p.IDs), ids)
 	if err != nil {
-		return fmt.Errorf("%s: look for the first NaN: %w", s.name, err)
+		return s.failed(fmt.Errorf("look for the first NaN: %w", err))
 	}
 	if found == nil {
 		return nil
@@ -37,7 +37,7 @@ func (r *run) findBirth(ctx context.Context, p Prompt, result *Result, bad *NonF
 
 // readOperands runs the text again to read the first bad element and what the op made it of: by the end of the step, later layers
 // have written to the same buffers.
-func (r *run) readOperands(ctx context.Context, s side, prompt, ids []int, site engine.Site, b *Birth) (err error) {
+func (r *run) readOperands(ctx context.Context, s *side, prompt, ids []int, site engine.Site, b *Birth) (err error) {
 	tap := s.Tap
 	defer func() { s.Tap = tap }()
 	s.Tap = func(op engine.Op) {
@@ -49,11 +49,11 @@ func (r *run) readOperands(ctx context.Context, s side, prompt, ids []int, site 
 	if err := s.start(ctx, prompt); err != nil {
 		return err
 	}
-	for _, id := range append([]int{prompt[len(prompt)-1]}, ids...) {
+	for i, id := range append([]int{0}, ids...) {
 		if b.Value != "" || err != nil || ctx.Err() != nil {
 			break
 		}
-		if _, err := s.step(id); err != nil {
+		if _, err := s.step(i+1, id); err != nil {
 			return err
 		}
 	}

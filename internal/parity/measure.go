@@ -11,9 +11,8 @@ import (
 
 const topK = 5
 
-// measure compares two rows of finite logits.
+// measure compares two rows of finite logits, of which both sides have chosen.
 func (s *Step) measure(reference, candidate []float32) {
-	s.CandidateID = engine.Greedy(candidate)
 	s.Gap = ctconv.Number(float64(reference[s.ReferenceID]) - float64(reference[s.CandidateID]))
 	s.MaxAbs = ctconv.Number(maxAbs(reference, candidate))
 	s.KL = ctconv.Number(kl(reference, candidate))

@@ -173,6 +173,8 @@ type Step struct {
 	ReferenceNonFinite int   `json:"reference_nonfinite"` // logits that are NaN or infinite
 	CandidateNonFinite int   `json:"candidate_nonfinite"`
 	Class              Class `json:"class"`
+
+	sampled bool // a side chose another id than Greedy does
 }
 
 // Class is what a step shows.

@@ -1,0 +1,115 @@
+package parity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"llmrun/internal/engine"
+)
+
+const (
+	referenceSide = "reference"
+	candidateSide = "candidate"
+)
+
+// side is a session on a backend, and what it does in its own way.
+type side struct {
+	which string // referenceSide or candidateSide
+	name  string // for errors: "candidate metal"
+	*engine.Session
+	own     Side
+	backend engine.Backend
+	decoder *engine.Decoder
+	last    int // of the prompt: the token that step 1 feeds
+}
+
+// open loads the model on a backend.
+func (r *run) open(which string, b engine.Backend, own Side) (*side, error) {
+	s := &side{which: which, name: which + " " + b.Name(), own: own, backend: b}
+	var err error
+	if s.decoder, err = engine.Load(r.model, b); err == nil {
+		s.Session, err = s.decoder.NewSession(r.capacity)
+	}
+	if err != nil {
+		return nil, s.failed(err)
+	}
+	return s, nil
+}
+
+// reopen opens a side anew, on a backend of its own; close closes that.
+func (r *run) reopen(s *side) (fresh *side, close func(), err error) {
+	if r.Open == nil {
+		return nil, nil, errors.New("no second backend can be opened")
+	}
+	b, err := r.Open(s.which)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open a second backend: %w", err)
+	}
+	if fresh, err = r.open(s.which, b, s.own); err != nil {
+		b.Close()
+		return nil, nil, err
+	}
+	return fresh, func() { b.Close() }, nil
+}
+
+// prompt is what a side is fed.
+func (own Side) prompt(ids []int) []int {
+	if own.Prompt == nil {
+		return ids
+	}
+	return own.Prompt(slices.Clone(ids))
+}
+
+// choose asks a side's sampler.
+func (own Side) choose(logits []float32) int {
+	if own.Choose == nil {
+		return engine.Greedy(logits)
+	}
+	return own.Choose(logits)
+}
+
+// start feeds a prompt but its last token.
+func (s *side) start(ctx context.Context, prompt []int) error {
+	reset := (*engine.Session).Reset
+	if s.own.Reset != nil {
+		reset = func(session *engine.Session) error { return s.own.Reset(session) }
+	}
+	if err := reset(s.Session); err != nil {
+		return s.failed(err)
+	}
+	ids := s.own.prompt(prompt)
+	if len(ids) == 0 {
+		return s.failed(errors.New("want a prompt of at least one token, got none"))
+	}
+	s.last = ids[len(ids)-1]
+	if err := s.Prefill(ctx, ids[:len(ids)-1], nil); err != nil {
+		return s.failed(err)
+	}
+	return nil
+}
+
+// step feeds the token of a step. Step 1 feeds the prompt's last, whatever id is.
+func (s *side) step(number, id int) ([]float32, error) {
+	if number == 1 {
+		id = s.last
+	}
+	logits, err := s.Step(id)
+	if err != nil {
+		return nil, s.failed(err)
+	}
+	return logits, nil
+}
+
+// sideError says which side failed.
+type sideError struct {
+	*side
+	err error
+}
+
+func (s *side) failed(err error) error { return &sideError{s, err} }
+
+func (e *sideError) Error() string { return e.name + ": " + e.err.Error() }
+
+func (e *sideError) Unwrap() error { return e.err }
