@@ -219,7 +219,7 @@ func TestCompareRefuses(t *testing.T) {
 		{"-o nowhere/answer.txt", "llmrun: compare: --output: stat nowhere: no such file or directory\n"},
 		{"-n 0", "llmrun: compare: --max-tokens: want at least 1, got 0\n"},
 		{"--candidate cpu --ids 2,1536", "llmrun: prompt: want ids from 0 to 1535, got 1536\n"},
-		{"--shadow all", "llmrun: llmrun compare: there is no flag --shadow\nhint: llmrun compare --"},
+		{"--shadow all", "llmrun: compare: there is no flag --shadow\nhint: llmrun compare --"},
 	} {
 		var stdout, stderr bytes.Buffer
 		exit := run(append([]string{"compare"}, strings.Fields(test.args)...), strings.NewReader(""), &stdout, &stderr)
