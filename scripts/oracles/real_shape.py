@@ -232,8 +232,11 @@ def main():
     p.add_argument("dtype", choices=DTYPES)
     p.add_argument("out", type=Path, help="the model's directory")
     p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--layers", type=int, help="so many instead of the shape's: true width, less depth")
     args = p.parse_args()
     s = SHAPES[args.shape]
+    if args.layers:
+        s = replace(s, layers=args.layers)
     args.out.mkdir(parents=True, exist_ok=True)
     write_model(s, args.dtype, args.out / "model.bin", args.seed)
     config = {"bos_token": s.bos, "eos_token": s.eos, "layer_norm_epsilon": s.eps, "multi_query_attention": True}
