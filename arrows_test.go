@@ -26,7 +26,7 @@ var arrows = map[string][]string{
 	"internal/metal/hostmetal": {},
 	"internal/fault":           {"internal/metal", "internal/engine", "internal/near"},
 	"internal/parity":          {"internal/engine", "internal/ctconv", "internal/num"},
-	"internal/report":          {"internal/parity", "internal/engine", "internal/num"},
+	"internal/report":          {"internal/parity", "internal/shadow", "internal/engine", "internal/ctconv", "internal/num"},
 	"internal/backendtest":     {"internal/cpuref/oracle", "internal/engine", "internal/models", "internal/ctconv", "internal/num"},
 }
 

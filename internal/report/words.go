@@ -1,0 +1,193 @@
+package report
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"llmrun/internal/ctconv"
+	"llmrun/internal/parity"
+	"llmrun/internal/shadow"
+)
+
+// siteWords say what is computed at a site to a reader who does not know our names.
+var siteWords = map[string]string{
+	"embed":          "the lookup of the token's embedding",
+	"attn_norm":      "the norm before attention",
+	"qkv":            "the projection to queries, keys and values",
+	"q_norm":         "the norm of the queries",
+	"k_norm":         "the norm of the keys",
+	"q_rope":         "the rotation of the queries by their position",
+	"k_rope":         "the rotation of the keys by their position",
+	"kv_write":       "the write of keys and values to the cache",
+	"scores":         "the attention scores, queries times keys",
+	"softmax":        "the softmax of the attention scores",
+	"context":        "the sum of values that attention weighs",
+	"o_proj":         "the output projection of attention",
+	"post_attn_norm": "the norm after attention",
+	"attn_residual":  "the sum of attention's output and its input",
+	"ffn_norm":       "the norm before the feed-forward network",
+	"gate":           "the gate projection of the feed-forward network",
+	"up":             "the up projection of the feed-forward network",
+	"act":            "the activation of the feed-forward network",
+	"down":           "the down projection of the feed-forward network",
+	"post_ffn_norm":  "the norm after the feed-forward network",
+	"layer_out":      "the sum that leaves the layer",
+	"final_norm":     "the last norm",
+	"lm_head":        "the projection to the vocabulary",
+	"logits":         "the soft cap of the logits",
+	"sample":         "the choice of the token from the logits",
+}
+
+func siteName(site string) string {
+	if words := siteWords[site]; words != "" {
+		return words
+	}
+	return site
+}
+
+// stepWords says when a step is, as engine.Site numbers them.
+func stepWords(step int) string {
+	if step == 0 {
+		return "while the prompt was read"
+	}
+	return fmt.Sprintf("when the %s new token was computed", ordinal(step))
+}
+
+func ordinal(n int) string {
+	suffix := "th"
+	if n%100 < 11 || n%100 > 13 {
+		switch n % 10 {
+		case 1:
+			suffix = "st"
+		case 2:
+			suffix = "nd"
+		case 3:
+			suffix = "rd"
+		}
+	}
+	return fmt.Sprint(n) + suffix
+}
+
+// layerWords places a layer among those that the cells know.
+func layerWords(layer int, cells []shadow.Cell) string {
+	last := -1
+	for _, c := range cells {
+		last = max(last, c.Layer)
+	}
+	switch {
+	case layer < 0:
+		return ""
+	case layer == last && last > 0:
+		return fmt.Sprintf("in layer %d, the last one, ", layer)
+	case layer == 0:
+		return "in layer 0, the first one, "
+	}
+	return fmt.Sprintf("in layer %d, ", layer)
+}
+
+// where says in plain language where a culprit is.
+func where(c *parity.Comparison) string {
+	f := &c.Culprit.Finding
+	var cells []shadow.Cell
+	for _, s := range c.Shadow {
+		cells = append(cells, s.Cells...)
+	}
+	at := layerWords(f.Layer, cells) + stepWords(f.Step)
+	if b := f.Between; b != nil {
+		if b.Reader == "nobody" {
+			return fmt.Sprintf("after %s, %s", b.Writer, at)
+		}
+		return fmt.Sprintf("between %s and %s, %s", b.Writer, b.Reader, at)
+	}
+	return siteName(f.Site) + ", " + at
+}
+
+// changed says what is wrong with the bytes of a finding between two ops.
+func changed(f *shadow.Finding) string {
+	b := f.Between
+	s := fmt.Sprintf("%d of %d elements of %s", f.Bad, f.Elements, f.Operand)
+	if b.Reader != "nobody" {
+		s += " that " + b.Reader + " read"
+	}
+	switch b.Writer {
+	case "nobody":
+		return s + " were not written in this text"
+	case "the file":
+		return s + " are not what the file holds"
+	case "the prompt":
+		return s + " are not what the prompt says"
+	}
+	return s + " are not what " + b.Writer + " wrote"
+}
+
+// names are what the sides are called; two backends of one name are told apart by their roles.
+func names(c *parity.Comparison) (reference, candidate string) {
+	if c.Reference.Backend == c.Candidate.Backend {
+		return "reference", "candidate"
+	}
+	return c.Reference.Backend, c.Candidate.Backend
+}
+
+// sentence is the verdict in words, for someone who has seen no verdict before.
+func sentence(c *parity.Comparison) string {
+	reference, candidate := names(c)
+	switch {
+	case c.Verdict == parity.Match:
+		return fmt.Sprintf("%s computes what %s computes: their tokens and logits differ by no more than rounding explains.", candidate, reference)
+	case c.Verdict == parity.Inconclusive && c.Interrupted:
+		return "The run was interrupted before it could tell."
+	case c.Verdict == parity.Inconclusive:
+		return fmt.Sprintf("This run cannot tell whether %s is right.", candidate)
+	case c.Culprit == nil:
+		return fmt.Sprintf("%s says something else than %s, and rounding does not explain it.", candidate, reference)
+	}
+	accused := candidate
+	if c.Culprit.Side == "reference" {
+		accused = reference + ", the reference,"
+	}
+	if c.Culprit.Between != nil {
+		return fmt.Sprintf("%s changes or loses data %s.", accused, where(c))
+	}
+	return fmt.Sprintf("%s goes wrong first in %s.", accused, where(c))
+}
+
+// because is the reason of the verdict, or the numbers of a match.
+func because(c *parity.Comparison) string {
+	if c.Verdict == parity.Match {
+		return strings.Join((&text{Comparison: c}).matchNumbers(), "; ")
+	}
+	return c.Reason
+}
+
+// gateWords say what each gate asks.
+var gateWords = map[string]string{
+	"BOS":                    "Every prompt begins with the token that the model expects. Without it, both sides may babble the same.",
+	"output varied":          "The text was not one token over and over. Such texts agree too easily.",
+	"reference finite":       "The reference itself has neither NaN nor infinity.",
+	"something compared":     "At least one step of a prompt was compared.",
+	"margins above noise":    "The reference chose its tokens clearly, not by a hair.",
+	"logits within rounding": "Where the tokens agree, so do the logits, up to rounding.",
+}
+
+// number is short enough for a page and says NaN and infinity in words.
+func number(n ctconv.Number) string {
+	switch v := float64(n); {
+	case math.IsNaN(v):
+		return "NaN"
+	case math.IsInf(v, 1):
+		return "Inf"
+	case math.IsInf(v, -1):
+		return "−Inf"
+	default:
+		return strings.Replace(fmt.Sprintf("%.6g", v), "-", "−", 1)
+	}
+}
+
+// ratio is an error over what is allowed.
+func ratio(n ctconv.Number) string {
+	if v := float64(n); math.IsNaN(v) || math.IsInf(v, 0) {
+		return "beyond any bound"
+	}
+	return fmt.Sprintf("%.2g × the bound", float64(n))
+}
