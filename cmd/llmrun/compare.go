@@ -24,6 +24,7 @@ type compareFlags struct {
 	strict, allowVacuous, requireAll bool
 	fault, color                     string
 	listFaults                       bool
+	faces                            faceFlags
 }
 
 func newCompareCommand(a *app) *cobra.Command {
@@ -47,6 +48,7 @@ Exit code: 0 MATCH, 1 DIVERGED, 2 could not run, 3 INCONCLUSIVE: the run could n
 			if err := f.check(); err != nil {
 				return fmt.Errorf("compare: %w", err)
 			}
+			f.faces.command, f.faces.replay = commandLine(c.Flags())
 			return f.run(c.Context(), a)
 		},
 	}
@@ -63,6 +65,7 @@ Exit code: 0 MATCH, 1 DIVERGED, 2 could not run, 3 INCONCLUSIVE: the run could n
 	flags.StringVar(&f.fault, "fault", "", "make a mistake in the candidate on purpose, by its `ID`")
 	flags.BoolVar(&f.listFaults, "list-faults", false, "list the mistakes that --fault knows")
 	flags.StringVar(&f.color, "color", "auto", "auto|always|never; auto is on a terminal, unless NO_COLOR is set")
+	f.faces.register(flags)
 	c.MarkFlagsMutuallyExclusive("prompts", "prompt", "ids")
 	return c
 }
@@ -81,6 +84,9 @@ func (f *compareFlags) check() error {
 	}
 	if _, err := os.Stat(dirOf(f.output)); err != nil { // now, not after all the work
 		return fmt.Errorf("--output: %w", err)
+	}
+	if err := f.faces.check(); err != nil {
+		return err
 	}
 	return f.modelFlags.check()
 }
@@ -130,6 +136,9 @@ func (f *compareFlags) run(ctx context.Context, a *app) error {
 		err = e
 	}
 	if err != nil {
+		return err
+	}
+	if err := f.faces.write(a, c, f.textOptions(o, w).Decode); err != nil {
 		return err
 	}
 	f.talk(a, c)

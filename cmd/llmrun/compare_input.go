@@ -86,7 +86,7 @@ func (f *compareFlags) describe(c *parity.Comparison, o *opened, reference, cand
 		env.Metal = describeMetal(info)
 	}
 	c.Env = env
-	if !f.json {
+	if !f.json && f.faces.html == "" {
 		return nil
 	}
 	var err error
