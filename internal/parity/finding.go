@@ -15,7 +15,8 @@ type Shadow struct {
 
 // Culprit is the first birth, on the side that is accused, and its proof.
 type Culprit struct {
-	Side string `json:"side"` // "candidate" or "reference"
+	Side   string `json:"side"`   // "candidate" or "reference"
+	Prompt string `json:"prompt"` // the id of the prompt that shows it
 	shadow.Finding
 	Others    int      `json:"others"`    // further births: ops that are beyond their bounds by themselves
 	Confirmed bool     `json:"confirmed"` // moving its family to the other backend heals, and no unrelated move does
@@ -29,6 +30,7 @@ type Substitution struct {
 	Matched  int      `json:"matched"`  // steps with the reference's token and logits within rounding
 	Compared int      `json:"compared"` // steps that were tried
 	Heals    bool     `json:"heals"`
+	Note     string   `json:"note,omitempty"` // what the numbers do not say
 }
 
 // LegState is how a leg ended.
@@ -45,6 +47,7 @@ const (
 type Leg struct {
 	Name    string   `json:"name"` // "cache", "m1", "warm", "probe", "concurrent"
 	What    string   `json:"what"` // "cached ≡ recomputed"
+	Side    string   `json:"side"` // "candidate" or "reference"
 	Backend string   `json:"backend"`
 	State   LegState `json:"state"`
 	Bits    bool     `json:"bits"` // it holds to the last bit

@@ -7,8 +7,8 @@ import (
 	"llmrun/internal/engine"
 )
 
-// judge fills in what follows from the measurements. prompts is how many were asked for.
-func (c *Comparison) judge(o Options, prompts int) {
+// classify names every step, and the prompts that could not have failed.
+func (c *Comparison) classify(o Options) {
 	for i := range c.Prompts {
 		r := &c.Prompts[i]
 		r.classify(o.Strict)
@@ -21,15 +21,19 @@ func (c *Comparison) judge(o Options, prompts int) {
 			c.Kept++
 		}
 	}
+}
+
+// judge fills in what follows from the measurements. prompts is how many were asked for.
+func (c *Comparison) judge(o Options, prompts int) {
 	vacuous := c.Kept == 0 || o.RequireAll && c.Kept < len(c.Prompts)
 	c.applyGates(&o, vacuous)
-	c.Verdict, c.Reason = c.conclude(vacuous, prompts)
+	c.Verdict, c.Reason = c.conclude(&o, vacuous, prompts)
 	switch {
 	case c.Interrupted:
 		c.Exit = ExitInterrupted
 	case c.Verdict == Diverged:
 		c.Exit = ExitDiverged
-	case c.Verdict == Inconclusive && !(o.AllowVacuous && c.onlyVacuous()):
+	case c.Verdict == Inconclusive && !(o.AllowVacuous && c.onlyVacuous(&o)):
 		c.Exit = ExitInconclusive
 	default:
 		c.Exit = ExitMatch
@@ -122,16 +126,19 @@ func (c *Comparison) applyGates(o *Options, all bool) {
 }
 
 // onlyVacuous tells whether vacuity is all that keeps the run from a match.
-func (c *Comparison) onlyVacuous() bool {
+func (c *Comparison) onlyVacuous(o *Options) bool {
 	for i := range c.Prompts {
 		if c.Prompts[i].Beyond > 0 {
 			return false
 		}
 	}
-	return !c.Interrupted
+	_, missing := c.legs(o)
+	return !c.Interrupted && missing == ""
 }
 
-func (c *Comparison) conclude(vacuous bool, prompts int) (Verdict, string) {
+// conclude gives the verdict and the reason for it. A culprit is a divergence though all tokens agree: an op that is wrong by itself, or bytes that
+// changed on their way, are no rounding.
+func (c *Comparison) conclude(o *Options, vacuous bool, prompts int) (Verdict, string) {
 	var diverged, poor, beyond []string
 	for i := range c.Prompts {
 		r := &c.Prompts[i]
@@ -145,19 +152,76 @@ func (c *Comparison) conclude(vacuous bool, prompts int) (Verdict, string) {
 			beyond = append(beyond, r.ID+": "+why)
 		}
 	}
+	broken, missing := c.legs(o)
 	switch {
+	case len(diverged) == 0 && c.Culprit != nil:
+		return Diverged, c.Culprit.Prompt + ": " + c.Culprit.text()
 	case len(diverged) == 1:
-		return Diverged, diverged[0]
+		return Diverged, diverged[0] + c.unexplained()
 	case len(diverged) > 1:
-		return Diverged, fmt.Sprintf("%s (%d of %d prompts diverge)", diverged[0], len(diverged), len(c.Prompts))
+		return Diverged, fmt.Sprintf("%s (%d of %d prompts diverge)%s", diverged[0], len(diverged), len(c.Prompts), c.unexplained())
+	case broken != "":
+		return Diverged, broken
 	case c.Interrupted:
 		return Inconclusive, fmt.Sprintf("interrupted after %d of %d prompts", len(c.Prompts), prompts)
 	case len(beyond) > 0:
-		return Inconclusive, strings.Join(beyond, "; ")
+		return Inconclusive, strings.Join(beyond, "; ") + c.unexplained()
+	case missing != "":
+		return Inconclusive, missing
 	case vacuous:
 		return Inconclusive, strings.Join(poor, "; ") + ": this run could not have failed"
 	}
 	return Match, ""
+}
+
+// legs says which leg is broken, and which one that was asked for could not be measured.
+func (c *Comparison) legs(o *Options) (broken, missing string) {
+	for _, l := range c.Legs {
+		says := fmt.Sprintf("leg %s: %s on %s: %s", l.Name, l.What, l.Backend, l.Why)
+		switch {
+		case l.State == LegBroken && broken == "":
+			broken = says
+		case l.State == LegUnmeasured && missing == "" && o.LegsAsked:
+			missing = says + " (" + string(LegUnmeasured) + ")"
+		}
+	}
+	return broken, missing
+}
+
+// unexplained says that the ops were judged and none was found to be wrong.
+func (c *Comparison) unexplained() string {
+	if c.Culprit != nil || len(c.Shadow) == 0 {
+		return ""
+	}
+	return "; unexplained: no op that was judged is beyond its own bound"
+}
+
+// Where names the site, its layer and the step: "act (gelu_tanh) at layer 7, born at step 2".
+func (c *Culprit) Where() string {
+	s := c.Site
+	if c.Op != "" && c.Op != c.Site && c.Op != c.Family {
+		s += " (" + c.Op + ")"
+	}
+	if c.Layer != engine.NoLayer {
+		s += fmt.Sprintf(" at layer %d", c.Layer)
+	}
+	s += fmt.Sprintf(", born at step %d", c.Step)
+	if c.Between != nil {
+		s += fmt.Sprintf(", between %s and %s", c.Between.Writer, c.Between.Reader)
+	}
+	if c.Side == referenceSide {
+		s = "the reference: " + s
+	}
+	return s
+}
+
+// text says in words what is wrong.
+func (c *Culprit) text() string {
+	what := "beyond their bounds"
+	if c.Between != nil {
+		what = "changed on their way"
+	}
+	return fmt.Sprintf("%s: %d of %d elements of %s %s", c.Where(), c.Bad, c.Elements, c.Operand, what)
 }
 
 // divergence says in words what the first one is.

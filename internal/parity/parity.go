@@ -108,6 +108,8 @@ type Comparison struct {
 	Substitution []Substitution `json:"substitution"` // the proof
 	Legs         []Leg          `json:"legs"`
 	Why          string         `json:"why"` // the culprit's reason, where the numbers prove one
+
+	accused int // index of the culprit's prompt
 }
 
 // Model says which model was compared.
@@ -227,22 +229,51 @@ func Compare(ctx context.Context, m *ctconv.Model, reference, candidate engine.B
 	if err != nil {
 		return nil, err
 	}
-	c := &Comparison{Schema: Schema, MaxTokens: o.MaxTokens, Strict: o.Strict, Prompts: []Result{},
+	c := &Comparison{Schema: Schema, MaxTokens: o.MaxTokens, Strict: o.Strict, Prompts: []Result{}, Shadow: []Shadow{}, Substitution: []Substitution{}, Legs: []Leg{},
 		Reference: Backend{Backend: reference.Name(), ComputeType: reference.Activations().String()},
 		Candidate: Backend{Backend: candidate.Name(), ComputeType: candidate.Activations().String()},
 		Model:     Model{Name: m.Dir, Dir: m.Dir, Spec: m.Spec, Revision: m.Revision},
 	}
-	for i, p := range prompts {
-		result, err := r.prompt(ctx, p, i)
-		if ctx.Err() != nil {
-			c.Interrupted = true
-			break
-		}
-		if err != nil {
-			return nil, fmt.Errorf("prompt %s: %w", p.ID, err)
-		}
-		c.Prompts = append(c.Prompts, *result)
+	if err := r.all(ctx, c); err != nil {
+		return nil, err
 	}
 	c.judge(o, len(prompts))
 	return c, nil
+}
+
+// all decodes every prompt, and looks into what it finds.
+func (r *run) all(ctx context.Context, c *Comparison) error {
+	defer func() { c.Interrupted = ctx.Err() != nil }()
+	for i, p := range r.prompts {
+		result, err := r.prompt(ctx, p, i)
+		if ctx.Err() != nil {
+			break
+		}
+		if result != nil {
+			c.Prompts = append(c.Prompts, *result)
+		}
+		if err == nil {
+			continue
+		}
+		if !r.failure(ctx, c, i, err) {
+			return fmt.Errorf("prompt %s: %w", p.ID, err)
+		}
+		break // the side is gone
+	}
+	c.classify(r.Options)
+	if ctx.Err() != nil {
+		return nil
+	}
+	if c.Culprit == nil {
+		if err := r.investigate(ctx, c); err != nil && ctx.Err() == nil && !r.failure(ctx, c, c.suspect().prompt, err) {
+			return fmt.Errorf("follow the ops: %w", err)
+		}
+	}
+	if err := r.substitute(ctx, c); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("substitute: %w", err)
+	}
+	if err := r.test(ctx, c); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("legs: %w", err)
+	}
+	return nil
 }

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
+	"llmrun/internal/ctconv"
 	"llmrun/internal/engine"
+	"llmrun/internal/shadow"
 )
 
 const (
@@ -22,7 +25,8 @@ type side struct {
 	own     Side
 	backend engine.Backend
 	decoder *engine.Decoder
-	last    int // of the prompt: the token that step 1 feeds
+	last    int  // of the prompt: the token that step 1 feeds
+	dead    bool // the backend has failed, and stays so
 }
 
 // open loads the model on a backend.
@@ -70,15 +74,43 @@ func (own Side) choose(logits []float32) int {
 	return own.Choose(logits)
 }
 
-// start feeds a prompt but its last token.
+// start feeds a prompt but its last token, to a side that has forgotten all before.
 func (s *side) start(ctx context.Context, prompt []int) error {
-	reset := (*engine.Session).Reset
-	if s.own.Reset != nil {
-		reset = func(session *engine.Session) error { return s.own.Reset(session) }
+	if err := s.forget(); err != nil {
+		return err
 	}
-	if err := reset(s.Session); err != nil {
+	return s.prefill(ctx, prompt)
+}
+
+func (s *side) forget() error {
+	reset := s.Session.Reset
+	if s.own.Reset != nil {
+		reset = func() error { return s.own.Reset(s.Session) }
+	}
+	if err := reset(); err != nil {
 		return s.failed(err)
 	}
+	if n := s.Len(); n > 0 {
+		return s.failed(&staleError{n})
+	}
+	return nil
+}
+
+// staleError says that a side did not forget a text: its own mistake.
+type staleError struct{ tokens int }
+
+func (e *staleError) Error() string {
+	return fmt.Sprintf("the cache still holds the %d tokens of the text before", e.tokens)
+}
+
+func (e *staleError) finding() shadow.Finding {
+	inf := ctconv.Number(math.Inf(1))
+	return shadow.Finding{Layer: engine.NoLayer, Site: "embed", Family: string(engine.FamilyKV), Op: "reset", Operand: "kcache",
+		Between:  &shadow.Between{Writer: "the text before", Reader: "step 0 embed"},
+		Elements: e.tokens, Bad: e.tokens, Ratio: inf, Worst: shadow.Worst{Error: ctconv.Number(e.tokens)}, Why: []string{e.Error()}}
+}
+
+func (s *side) prefill(ctx context.Context, prompt []int) error {
 	ids := s.own.prompt(prompt)
 	if len(ids) == 0 {
 		return s.failed(errors.New("want a prompt of at least one token, got none"))

@@ -1,0 +1,330 @@
+package parity
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"llmrun/internal/engine"
+	"llmrun/internal/shadow"
+)
+
+// substitutionTime is how long the proof may take. Rows that do not heal end at their first wrong token, so it is those
+// that heal which take time: the culprit's is measured, and if all would take too long the others compare fewer steps.
+const substitutionTime = time.Minute
+
+// suspects are the groups of ops that people suspect first.
+var suspects = []struct {
+	name     string
+	families []engine.Family
+}{
+	{"matrix products", []engine.Family{engine.FamilyLinear, engine.FamilyLMHead}},
+	{"norms", []engine.Family{engine.FamilyNorm}},
+	{"rope", []engine.Family{engine.FamilyRoPE}},
+	{"attention", []engine.Family{engine.FamilyScores, engine.FamilySoftmax, engine.FamilyContext}},
+	{"kv", []engine.Family{engine.FamilyKV}},
+	{"act", []engine.Family{engine.FamilyActivation}},
+	{"residual", []engine.Family{engine.FamilyResidual}},
+	{"embed", []engine.Family{engine.FamilyEmbed}},
+}
+
+// familyName is what a family is called in a substitution's name: that of its group, if it has one to itself.
+func familyName(f engine.Family) string {
+	for _, s := range suspects {
+		if len(s.families) == 1 && s.families[0] == f {
+			return s.name
+		}
+	}
+	return string(f)
+}
+
+// alteration is a way to decode again.
+type alteration struct {
+	Substitution
+	culprit bool // expected to heal
+	backend func(s, other *side) engine.Backend
+	own     func(*Side)
+}
+
+// alterations lists what is tried: first what should heal, then what should not.
+func (r *run) alterations(c *Culprit, other *side, mirrors map[engine.Buffer]engine.Buffer) (list []alteration) {
+	move := func(name string, culprit bool, families ...engine.Family) {
+		a := alteration{culprit: culprit, backend: func(s, other *side) engine.Backend {
+			return moveOps(s, other, mirrors, func(op engine.Op) bool { return slices.Contains(families, op.Family()) })
+		}}
+		a.Name = name + " → " + other.backend.Name()
+		for _, f := range families {
+			a.Families = append(a.Families, string(f))
+		}
+		list = append(list, a)
+	}
+	own := func(name string, change func(*Side)) {
+		a := alteration{culprit: true, own: change}
+		a.Name, a.Families = name, []string{}
+		list = append(list, a)
+	}
+	if len(r.Families) > 0 {
+		for _, f := range r.Families {
+			move(familyName(f), string(f) == c.Family, f)
+		}
+		return list
+	}
+	guilty := r.guilty(c)
+	for _, f := range guilty {
+		move(familyName(f), true, f)
+	}
+	switch {
+	case c.Site == "sample":
+		own("greedy sampler", func(s *Side) { s.Choose = nil })
+	case c.Between != nil && c.Between.Writer == "the prompt":
+		own("the prompt as it is", func(s *Side) { s.Prompt = nil })
+	case c.Between != nil && c.Op == "reset":
+		own("an empty cache", func(s *Side) { s.Reset = nil })
+	}
+	for _, s := range suspects {
+		if !slices.ContainsFunc(s.families, func(f engine.Family) bool { return slices.Contains(guilty, f) }) {
+			move(s.name, false, s.families...)
+		}
+	}
+	for _, wait := range []struct {
+		name    string
+		backend func(s, other *side) engine.Backend
+	}{
+		{"sync after every op", func(s, _ *side) engine.Backend { return synced{s.backend} }},
+		{"outputs zeroed first", func(s, _ *side) engine.Backend { return zeroed{s.backend} }},
+	} {
+		list = append(list, alteration{Substitution: Substitution{Name: wait.name, Families: []string{}}, backend: wait.backend})
+	}
+	return list
+}
+
+// guilty is the families whose move should heal: the culprit's; and if bytes changed on their way, their writer's and their reader's.
+func (r *run) guilty(c *Culprit) (list []engine.Family) {
+	add := func(f engine.Family) {
+		if f != engine.FamilySample && f != "" && !slices.Contains(list, f) {
+			list = append(list, f)
+		}
+	}
+	add(engine.Family(c.Family))
+	if c.Between != nil {
+		for _, end := range []string{c.Between.Writer, c.Between.Reader} {
+			for _, op := range r.candidate.Program() {
+				if words := strings.Fields(end); len(words) > 0 && words[len(words)-1] == op.Site().Name {
+					add(op.Family())
+				}
+			}
+		}
+	}
+	return list
+}
+
+// substitute decodes the culprit's prompt again, with one thing changed at a time.
+func (r *run) substitute(ctx context.Context, c *Comparison) error {
+	if c.Culprit == nil || !r.Substitute {
+		return nil
+	}
+	result := &c.Prompts[c.accused]
+	t := &trial{run: r, result: result, culprit: c.Culprit, prompt: r.prompts[c.accused], allowed: c.allowed(result)}
+	t.s, t.other = r.candidate, r.reference
+	if c.Culprit.Side == referenceSide {
+		t.s, t.other = r.reference, r.candidate
+	}
+	t.quiet = !result.Diverged() && result.Beyond == 0 && !t.s.dead && len(result.NonFinite) == 0
+	t.steps = max(len(result.Steps), c.Culprit.Step, 1)
+	if t.quiet {
+		t.steps = max(c.Culprit.Step, 1)
+	}
+	list := r.alterations(c.Culprit, t.other, map[engine.Buffer]engine.Buffer{})
+	refuted := false
+	for i, a := range list {
+		if r.Working != nil {
+			r.Working("substitution: "+a.Name, i, len(list))
+		}
+		began := time.Now()
+		err := t.try(ctx, &a)
+		if err != nil {
+			return err
+		}
+		c.Substitution = append(c.Substitution, a.Substitution)
+		if a.Heals {
+			c.Culprit.Heals = append(c.Culprit.Heals, a.Name)
+			c.Culprit.Confirmed = c.Culprit.Confirmed || a.culprit
+			// Any move waits and copies, which may well cure bytes that change on their way; it says nothing against who changed them.
+			refuted = refuted || !a.culprit && c.Culprit.Between == nil
+		}
+		t.hurry(time.Since(began), len(list)-i-1)
+	}
+	c.Culprit.Confirmed = c.Culprit.Confirmed && !refuted
+	return nil
+}
+
+// allowed is the max|Δlogit| that rounding explains on a prompt; if the reference never got to show it, that of any prompt, or else any.
+func (c *Comparison) allowed(r *Result) float64 {
+	if r.Allowed != 0 {
+		return float64(r.Allowed)
+	}
+	most := 0.0
+	for i := range c.Prompts {
+		most = max(most, float64(c.Prompts[i].Allowed))
+	}
+	if most == 0 {
+		return math.Inf(1)
+	}
+	return most
+}
+
+// trial is what all substitutions have in common.
+type trial struct {
+	*run
+	result   *Result
+	prompt   Prompt
+	culprit  *Culprit
+	s, other *side // the accused, and the side that leads
+	quiet    bool  // tokens and logits do not show the culprit: only its own site does
+	steps    int
+	capped   bool
+	allowed  float64
+}
+
+// hurry lowers the number of steps if so many rows more like the last one would take too long.
+func (t *trial) hurry(last time.Duration, rows int) {
+	if most := int(float64(t.steps) * float64(substitutionTime) / float64(last) / float64(max(rows, 1))); !t.capped && most < t.steps {
+		t.steps, t.capped = min(t.steps, max(most, t.culprit.Step+1)), true
+	}
+}
+
+// try decodes with the alteration.
+func (t *trial) try(ctx context.Context, a *alteration) error {
+	s := t.s
+	if s.dead {
+		fresh, done, err := t.reopen(s)
+		if err != nil {
+			a.Note = err.Error()
+			return nil
+		}
+		defer done()
+		s = fresh
+	}
+	before, own := s.Session.Backend, s.own
+	defer func() { s.Session.Backend, s.own = before, own }()
+	if a.backend != nil {
+		s.Session.Backend = a.backend(s, t.other)
+	}
+	if a.own != nil {
+		a.own(&s.own)
+		if s.Len() > 0 { // what a faulty reset left
+			if err := s.Session.Reset(); err != nil {
+				return s.failed(err)
+			}
+		}
+	}
+	a.Compared = t.steps
+	if t.capped {
+		a.Note = fmt.Sprintf("the first %d of %d steps, to keep to a minute", t.steps, len(t.result.Steps))
+	}
+	judged, err := t.decode(ctx, s, a)
+	if err != nil && ctx.Err() == nil {
+		a.Note, s.dead = err.Error(), s.backend.Sync() != nil
+		return nil
+	}
+	if a.Heals = err == nil && a.Matched == a.Compared; a.Heals && judged != nil {
+		if still := t.still(judged); still != "" {
+			a.Heals, a.Note = false, still
+		}
+	}
+	return err
+}
+
+// decode lets the other side lead and the accused follow, up to the first step that rounding does not explain. Where only the culprit's
+// site can show a difference, the accused is watched.
+func (t *trial) decode(ctx context.Context, s *side, a *alteration) (judged *followed, err error) {
+	if err := t.other.start(ctx, t.prompt.IDs); err != nil {
+		return nil, err
+	}
+	if err := s.forget(); err != nil {
+		return nil, err
+	}
+	if t.quiet {
+		judged = follow(s, t.other, t.prompt.IDs)
+		defer judged.stop()
+		judged.watch.Judge(t.culprit.Step == 0)
+	}
+	if err := s.prefill(ctx, t.prompt.IDs); err != nil {
+		return nil, err
+	}
+	for step, next := 1, 0; step <= t.steps; step++ {
+		if err := ctx.Err(); err != nil {
+			return judged, err
+		}
+		lead, err := t.other.step(step, next)
+		if err != nil {
+			return judged, err
+		}
+		if engine.CountNonFinite(lead) > 0 {
+			a.Compared = step - 1 // there is nothing to compare with
+			break
+		}
+		if judged != nil {
+			judged.watch.Judge(step == t.culprit.Step)
+		}
+		got, err := s.step(step, next)
+		if err == nil {
+			err = s.Session.Backend.Sync()
+		}
+		if err != nil {
+			return judged, err
+		}
+		if judged != nil {
+			judged.sample(step, got)
+		}
+		if next = t.other.own.choose(lead); !t.same(s, lead, got, next) {
+			break
+		}
+		a.Matched++
+		if t.own() && step <= len(t.result.CandidateIDs) {
+			next = t.result.CandidateIDs[step-1]
+		}
+		if judged != nil {
+			judged.watch.Text = append(judged.watch.Text, next)
+		}
+		if slices.Contains(t.EOS, next) {
+			a.Compared = step
+			break
+		}
+	}
+	return judged, nil
+}
+
+// own tells whether only the candidate's own tokens lead to the culprit.
+func (t *trial) own() bool {
+	return t.result.FirstFlip == nil && slices.ContainsFunc(t.result.NonFinite, func(n NonFinite) bool { return n.Own })
+}
+
+// same tells whether rounding explains the difference of two rows of logits, and of the tokens.
+func (t *trial) same(s *side, lead, got []float32, next int) bool {
+	if engine.CountNonFinite(got) > 0 || !(maxAbs(lead, got) <= t.allowed) {
+		return false
+	}
+	id := s.own.choose(got)
+	return id == next || id == engine.Greedy(got) // different tokens within rounding: a tie
+}
+
+// still says what is left of the culprit at its site.
+func (t *trial) still(f *followed) string {
+	for _, x := range f.findings() {
+		if x.Step == t.culprit.Step && x.Layer == t.culprit.Layer && x.Site == t.culprit.Site {
+			return "tokens agree; " + remains(x)
+		}
+	}
+	return ""
+}
+
+func remains(x shadow.Finding) string {
+	if x.Between != nil {
+		return "the bytes still change"
+	}
+	return fmt.Sprintf("%s is still %.3g × its bound", x.Site, float64(x.Ratio))
+}
