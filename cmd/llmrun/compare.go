@@ -6,13 +6,11 @@ import (
 	"io"
 	"os"
 	"slices"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"llmrun/internal/engine"
 	"llmrun/internal/fault"
-	"llmrun/internal/metal"
 	"llmrun/internal/parity"
 	"llmrun/internal/report"
 )
@@ -23,7 +21,8 @@ type compareFlags struct {
 	prompts, text, ids               string
 	strict, allowVacuous, requireAll bool
 	fault, color                     string
-	listFaults                       bool
+	list                             bool
+	mistake                          fault.Fault // of --fault
 	faces                            faceFlags
 }
 
@@ -42,8 +41,11 @@ Exit code: 0 MATCH, 1 DIVERGED, 2 could not run, 3 INCONCLUSIVE: the run could n
   llmrun compare --fault gelu-unclamped       # break it on purpose, watch it being named`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if f.listFaults {
-				return listFaults(a.stdout)
+			if f.list {
+				return f.listFaults(a.stdout)
+			}
+			if err := f.chooseFault(c.Flags()); err != nil {
+				return err
 			}
 			if err := f.check(); err != nil {
 				return fmt.Errorf("compare: %w", err)
@@ -63,7 +65,7 @@ Exit code: 0 MATCH, 1 DIVERGED, 2 could not run, 3 INCONCLUSIVE: the run could n
 	flags.BoolVar(&f.allowVacuous, "allow-vacuous", false, "exit 0 with a warning where no prompt could have shown a difference")
 	flags.BoolVar(&f.requireAll, "require-all", false, "INCONCLUSIVE if any prompt could not have shown a difference, not only if all could not")
 	flags.StringVar(&f.fault, "fault", "", "make a mistake in the candidate on purpose, by its `ID`")
-	flags.BoolVar(&f.listFaults, "list-faults", false, "list the mistakes that --fault knows")
+	flags.BoolVar(&f.list, "list-faults", false, "list the mistakes that --fault knows")
 	flags.StringVar(&f.color, "color", "auto", "auto|always|never; auto is on a terminal, unless NO_COLOR is set")
 	f.faces.register(flags)
 	c.MarkFlagsMutuallyExclusive("prompts", "prompt", "ids")
@@ -79,8 +81,8 @@ func (f *compareFlags) check() error {
 	if !slices.Contains([]string{"auto", "always", "never"}, f.color) {
 		return fmt.Errorf("--color: want auto, always or never, got %q", f.color)
 	}
-	if f.fault != "" && f.candidate != "metal" {
-		return fmt.Errorf("--fault %s: want --candidate metal, whose shaders it changes, got %s", f.fault, f.candidate)
+	if err := f.checkFault(); err != nil {
+		return err
 	}
 	if _, err := os.Stat(dirOf(f.output)); err != nil { // now, not after all the work
 		return fmt.Errorf("--output: %w", err)
@@ -92,14 +94,6 @@ func (f *compareFlags) check() error {
 }
 
 func (f *compareFlags) run(ctx context.Context, a *app) error {
-	var broken metal.Options
-	if f.fault != "" {
-		mistake, err := fault.Find(f.fault)
-		if err != nil {
-			return err
-		}
-		broken = metal.Options{FastMath: mistake.FastMath, Edit: mistake.Edit}
-	}
 	o, err := f.open()
 	if err != nil {
 		return err
@@ -109,12 +103,12 @@ func (f *compareFlags) run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	reference, err := f.openBackend(f.reference, o.Model, metal.Options{})
+	reference, err := f.openSide("reference", o.Model)
 	if err != nil {
 		return err
 	}
 	defer reference.Close()
-	candidate, err := f.openBackend(f.candidate, o.Model, broken)
+	candidate, err := f.openSide("candidate", o.Model)
 	if err != nil {
 		return err
 	}
@@ -149,7 +143,8 @@ func (f *compareFlags) run(ctx context.Context, a *app) error {
 func (f *compareFlags) compare(ctx context.Context, a *app, o *opened, reference, candidate engine.Backend, prompts []parity.Prompt) (*parity.Comparison, error) {
 	bar := a.progress("compare", len(prompts)*f.maxTokens, !f.noProgress && !f.quiet)
 	defer bar.done()
-	options := parity.Options{MaxTokens: f.maxTokens, EOS: o.eos(), Strict: f.strict, AllowVacuous: f.allowVacuous, RequireAll: f.requireAll,
+	ofReference, ofCandidate := f.sides()
+	options := parity.Options{Reference: ofReference, Candidate: ofCandidate, MaxTokens: f.maxTokens, EOS: o.eos(), Strict: f.strict, AllowVacuous: f.allowVacuous, RequireAll: f.requireAll,
 		Progress: func(_ string, done, _ int) { bar.set(done) }}
 	if o.tokenizer != nil {
 		options.Special = o.tokenizer.IsSpecial
@@ -184,12 +179,4 @@ func (f *compareFlags) talk(a *app, c *parity.Comparison) {
 			fmt.Fprintf(a.stderr, "%s: %s\n", line[0], line[1])
 		}
 	}
-}
-
-func listFaults(w io.Writer) error {
-	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	for _, x := range fault.All() {
-		fmt.Fprintf(table, "%s\t%s\n\tseen as: %s\n", x.ID, x.What, x.Seen)
-	}
-	return table.Flush()
 }

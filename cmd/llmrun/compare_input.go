@@ -74,6 +74,9 @@ func (f *compareFlags) describe(c *parity.Comparison, o *opened, reference, cand
 		to *parity.Backend
 		b  engine.Backend
 	}{{&c.Reference, reference}, {&c.Candidate, candidate}} {
+		if m, ok := side.b.(*mistaken); ok {
+			side.b = m.inner
+		}
 		b, ok := side.b.(*metal.Backend)
 		if !ok {
 			continue

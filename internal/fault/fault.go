@@ -1,42 +1,72 @@
-// Package fault is a catalogue of mistakes made on purpose: llmrun compare must see each of them, and give it its name.
+// Package fault is a catalogue of mistakes made on purpose, each one that real authors of kernels and backends have made:
+// llmrun compare must see each of them, and give it its name. scripts/faults scores how well it does.
 package fault
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
+	"llmrun/internal/engine"
 	"llmrun/internal/near"
 )
 
-// Fault is one mistake. It changes the text of the shader that ships, when that is compiled, and nothing on disk.
+// Fault is one mistake. It changes nothing on disk: shaders are changed when they are compiled, backends are wrapped.
 type Fault struct {
 	ID   string
+	Kind Kind
 	What string // the mistake
-	Seen string // where a comparison must first see it
 
-	FastMath bool // compile with Metal's fast math
-	file     string
-	old, new string
+	Edits    []Edit // of shaders
+	FastMath bool   // compile with Metal's fast math
+	// Wrap makes the mistake around a backend. What it keeps in mind belongs to the backend that it returns.
+	Wrap      func(engine.Backend) engine.Backend
+	Prompt    func(ids []int) []int      // what the side is fed instead of the prompt
+	Choose    func(logits []float32) int // how the side chooses its token; nil: engine.Greedy
+	Reference bool                       // the mistake is the reference's, not the candidate's
+
+	Model       string // what shows the mistake; "": the default model
+	ComputeType string // "": float32
+	Text        string // a prompt, or ids with commas between; "": the built-in prompts
+
+	Want Want
 }
 
-var catalogue = []Fault{
-	{
-		ID: "gelu-unclamped",
-		What: "GELU-tanh gives tanh its argument as it is; the fast tanh is (exp(2u)-1)/(exp(2u)+1), " +
-			"and Inf/Inf = NaN once exp(2u) leaves float32",
-		Seen:     "a NaN at site act, where the gate is above 10.06",
-		FastMath: true,
-		file:     "activate.metal", old: "clamp(u, -15.0f, 15.0f)", new: "u",
-	},
-}
+// Kind says where a mistake is made.
+type Kind string
 
-// All lists the catalogue.
-func All() []Fault { return append([]Fault(nil), catalogue...) }
+// The kinds.
+const (
+	Kernel     Kind = "kernel"     // in the text of a shader
+	Engine     Kind = "engine"     // around a backend: weights, cache, order, what is fed and what is chosen
+	Instrument Kind = "instrument" // in how it is measured
+)
+
+// Edit replaces a text that a shader has exactly once.
+type Edit struct{ File, Old, New string } // File is a name in package shaders
+
+// All lists the catalogue, kind by kind.
+func All() (all []Fault) {
+	for _, part := range []struct {
+		kind   Kind
+		faults []Fault
+	}{
+		{Kernel, elementFaults}, {Kernel, normFaults}, {Kernel, linearFaults}, {Kernel, attentionFaults},
+		{Engine, opFaults}, {Engine, bufferFaults}, {Engine, weightFaults}, {Instrument, instrumentFaults},
+	} {
+		for _, f := range part.faults {
+			f.Kind = part.kind
+			all = append(all, f)
+		}
+	}
+	return all
+}
 
 // Find gives the fault with that id.
 func Find(id string) (Fault, error) {
-	ids := make([]string, len(catalogue))
-	for i, f := range catalogue {
+	all := All()
+	ids := make([]string, len(all))
+	for i, f := range all {
 		if f.ID == id {
 			return f, nil
 		}
@@ -45,17 +75,45 @@ func Find(id string) (Fault, error) {
 	return Fault{}, &unknownError{id, near.One(id, ids, "")}
 }
 
-// Edit makes the mistake in a shader's text; file is its name in package shaders. A text that has not exactly one place for it is an error:
-// the fault would test nothing, or more than it says.
+// Edit makes the mistake in a shader's text; file is its name in package shaders. A text that has not exactly one place for an edit is
+// an error: the fault would test nothing, or more than it says.
 func (f Fault) Edit(file, source string) (string, error) {
-	if file != f.file {
-		return source, nil
+	for _, e := range f.Edits {
+		if e.File != file {
+			continue
+		}
+		if n := strings.Count(source, e.Old); n != 1 {
+			return "", fmt.Errorf("fault %s: %s: want %q once, found it %d times", f.ID, file, e.Old, n)
+		}
+		source = strings.Replace(source, e.Old, e.New, 1)
 	}
-	if n := strings.Count(source, f.old); n != 1 {
-		return "", fmt.Errorf("fault %s: %s: want %q once, found it %d times", f.ID, file, f.old, n)
-	}
-	return strings.Replace(source, f.old, f.new, 1), nil
+	return source, nil
 }
+
+// IDs gives the prompt as ids, if Text is a list of them.
+func (f Fault) IDs() bool {
+	return f.Text != "" && !slices.ContainsFunc([]rune(f.Text), func(r rune) bool { return r != ',' && (r < '0' || r > '9') })
+}
+
+// in is one edit, or several of the same file: old, new, old, new …
+func in(file string, texts ...string) (edits []Edit) {
+	for i := 0; i < len(texts); i += 2 {
+		edits = append(edits, Edit{file, texts[i], texts[i+1]})
+	}
+	return edits
+}
+
+// Prompts and models that show a fault where the defaults do not, or not as fast.
+const (
+	once = "Once upon a time"
+	// long has more than 64 tokens.
+	long = "The little Red Hen was in the farmyard with her chickens, when she found a grain of wheat.\n\"Who will plant this wheat?\" she said.\n" +
+		"\"Not I,\" said the Goose.\n\"Not I,\" said the Duck.\n\"I will, then,\" said the little Red Hen, and she planted the grain of wheat."
+	seven = "1,87,87,40,27,34,60" // for the golden models, which have no tokenizer
+
+	qwen   = "tiny-qwen2"
+	golden = "testdata/golden/"
+)
 
 type unknownError struct{ id, nearest string }
 

@@ -8,14 +8,17 @@ import (
 	"llmrun/shaders"
 )
 
-// TestAppliesOnce makes every fault in the shaders that ship: one file changes, and only there.
+// TestAppliesOnce makes every fault in the shaders that ship: each edit has one place, and no other file changes.
 func TestAppliesOnce(t *testing.T) {
 	files, err := fs.Glob(shaders.FS, "*.metal")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no shaders: %v", err)
 	}
 	for _, f := range All() {
-		changed := 0
+		named := map[string]bool{}
+		for _, e := range f.Edits {
+			named[e.File] = true
+		}
 		for _, file := range files {
 			text, err := fs.ReadFile(shaders.FS, file)
 			if err != nil {
@@ -23,15 +26,36 @@ func TestAppliesOnce(t *testing.T) {
 			}
 			edited, err := f.Edit(file, string(text))
 			if err != nil {
-				t.Errorf("%s: %v", f.ID, err)
+				t.Error(err)
+			} else if (edited != string(text)) != named[file] {
+				t.Errorf("%s: %s changed: %t, an edit of it: %t", f.ID, file, edited != string(text), named[file])
 			}
-			if edited != string(text) {
-				changed++
-			}
+			delete(named, file)
 		}
-		if changed != 1 {
-			t.Errorf("%s: want 1 changed file, got %d", f.ID, changed)
+		for file := range named {
+			t.Errorf("%s: there is no shader %s", f.ID, file)
 		}
+	}
+}
+
+// TestCatalogue: every entry says what it is, makes some mistake, and can be told from the others.
+func TestCatalogue(t *testing.T) {
+	seen, kinds := map[string]bool{}, map[Kind]int{}
+	for _, f := range All() {
+		if f.ID == "" || f.What == "" || f.Want.Verdict == "" || seen[f.ID] {
+			t.Errorf("%q: want an id of its own, a description and a verdict: %+v", f.ID, f.Want)
+		}
+		seen[f.ID] = true
+		kinds[f.Kind]++
+		if makes := len(f.Edits) > 0 || f.Wrap != nil || f.Prompt != nil || f.Choose != nil; makes != (f.Want.Verdict == diverged) {
+			t.Errorf("%s: makes a mistake: %t, wanted %s", f.ID, makes, f.Want.Verdict)
+		}
+		if w := f.Want; w.Between && (w.Family != "" || w.Heals != "") {
+			t.Errorf("%s: bytes that changed on their way have no family: %+v", f.ID, w)
+		}
+	}
+	if len(seen) < 60 || len(kinds) != 3 {
+		t.Errorf("want at least 60 faults of 3 kinds, have %d: %v", len(seen), kinds)
 	}
 }
 

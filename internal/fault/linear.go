@@ -1,0 +1,60 @@
+package fault
+
+import "llmrun/internal/engine"
+
+const (
+	qkv, lmHead = "qkv", "lm_head"
+	linear      = engine.FamilyLinear
+)
+
+// linearFaults are mistakes in the matrix product. It is one kernel for all of them, lm_head included.
+var linearFaults = []Fault{
+	{ID: "linear-barrier", What: "no barrier between writing the lanes' sums and adding them up",
+		Edits: in("linear.metal", "simdgroup_barrier(mem_flags::mem_threadgroup);", ""), Text: once, Want: born(0, 0, qkv, linear)},
+	{ID: "linear-half-sums", What: "a lane's sums are rounded to half before they are added up",
+		Edits: in("linear.metal", "return (v.x + v.y) + (v.z + v.w);", "return float(half((v.x + v.y) + (v.z + v.w)));"),
+		Text:  once, Want: born(0, 0, qkv, linear)},
+	{ID: "linear-half-accumulator", What: "one of four rows is accumulated in half",
+		Edits: in("linear.metal", "sum.b = fma(w.b, x, sum.b);", "sum.b = float4(half4(fma(w.b, x, sum.b)));"),
+		Text:  once, Want: born(0, 0, qkv, linear)},
+	{ID: "linear-lane-lost", What: "the last four lanes' sums are not added: 7 for 8",
+		Edits: in("linear.metal", "for (uint i = 1; i < 8; i++)", "for (uint i = 1; i < 7; i++)"), Text: once, Want: born(0, 0, qkv, linear)},
+	{ID: "linear-uninitialized", What: "the sums' padding, which nobody writes, is added too: 9 for 8",
+		Edits: in("linear.metal", "for (uint i = 1; i < 8; i++)", "for (uint i = 1; i < 9; i++)"), Text: once, Want: born(0, 0, qkv, linear)},
+	{ID: "linear-tail", What: "columns beyond the last whole 128 are left out; only down has some, 352",
+		Edits: in("linear.metal", "k < cols; k += 128", "k < cols && (k < cols / 128 * 128 || cols < 128); k += 128"),
+		Text:  once, Want: born(0, 0, "down", linear)},
+	{ID: "linear-last-column", What: "the last four columns are left out: an off-by-one of the vector loop",
+		Edits: in("linear.metal", "k < cols; k += 128", "k + 4 < cols; k += 128"), Text: once, Want: born(0, 0, qkv, linear)},
+	{ID: "linear-last-row", What: "the last row of the weight is not multiplied: < n-1 for < n",
+		Edits: in("linear.metal", "row < args.rows && token", "row + 1 < args.rows && token"), Text: once, Want: born(0, 0, qkv, linear)},
+	{ID: "linear-last-tile", What: "tokens beyond the last whole tile of four get no result",
+		Edits: in("linear.metal", "token < args.tokens) {", "token < args.tokens / TOKENS * TOKENS) {"), Text: once, Want: born(0, 0, qkv, linear)},
+	{ID: "linear-past-the-end", What: "results beyond the last row are stored as well; 97 rows make no whole tile",
+		Edits: in("linear.metal", "row < args.rows && token", "token"),
+		Model: golden + "m_llama", Text: "1", Want: born(1, engine.NoLayer, lmHead, engine.FamilyLMHead)},
+	{ID: "linear-m1-row", What: "for one token the third tile of four rows begins a row too early; for several tokens there is no such tile",
+		Edits: in("linear.metal", "row0 + 8u", "row0 + 7u"), Text: once, Want: born(1, 0, qkv, linear)},
+	{ID: "linear-m4-token", What: "a tile's third token is read for the fourth as well: only with several tokens at once",
+		Edits: in("linear.metal", "t3 = min(t + 3, args.tokens - 1)", "t3 = min(t + 2, args.tokens - 1)"), Text: once, Want: born(0, 0, qkv, linear)},
+	{ID: "linear-index-overflow", What: "the index of a weight's element is 16 bits wide: rows from 512 on wrap, which only the vocabulary has",
+		Edits: in("linear.metal", "w + ulong(row.x) * cols", "w + ushort(row.x * cols)"),
+		Text:  once, Want: born(1, engine.NoLayer, lmHead, engine.FamilyLMHead)},
+	{ID: "linear-bias-dropped", What: "the bias is not added",
+		Edits: in("linear.metal", "args.hasBias != 0 ? across(v) + bias[row] : across(v)", "across(v)"),
+		Model: qwen, Text: once, Want: born(0, 0, qkv, linear)},
+	{ID: "linear-bias-row", What: "each tile reads the bias from its beginning",
+		Edits: in("linear.metal", "bias[row]", "bias[row - n]"), Model: qwen, Text: once, Want: born(0, 0, qkv, linear)},
+	{ID: "linear-bias-twice", What: "the bias is added by every partial sum that has one: twice",
+		Edits: in("linear.metal", "across(v) + bias[row]", "across(v) + bias[row] + bias[row]"), Model: qwen, Text: once, Want: born(0, 0, qkv, linear)},
+	{ID: "linear-int8-scale-dropped", What: "int8 weights are not multiplied by their row's scale",
+		Edits: in("linear.metal", "return wk * s;", "return wk;"),
+		Model: golden + "m_gemma18", Text: seven, Want: born(0, 0, qkv, linear)},
+	{ID: "linear-int8-scale-row", What: "four rows of int8 weights are multiplied by the first one's scale",
+		Edits: in("linear.metal", "float4(scale[row.x], scale[row.y], scale[row.z], scale[row.w])", "float4(scale[row.x])"),
+		Model: golden + "m_gemma18", Text: seven, Want: born(0, 0, qkv, linear)},
+	{ID: "linear-int8-unsigned", What: "int8 weights are widened as if they had no sign",
+		Edits: in("linear.metal", "inline float4 widen(char4 w) { return float4(w); }",
+			"inline float4 widen(char4 w) { return float4(float(uchar(w.x)), float(uchar(w.y)), float(uchar(w.z)), float(uchar(w.w))); }"),
+		Model: golden + "m_gemma18", Text: seven, Want: born(0, 0, qkv, linear)},
+}
