@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -24,6 +26,7 @@ type modelFlags struct {
 	model, tokenizer, computeType, bos, output string
 	threads, maxTokens                         int
 	json, quiet, verbose, noProgress           bool
+	trace, traceFile                           string
 }
 
 func (f *modelFlags) register(c *cobra.Command, maxTokens int) {
@@ -39,6 +42,8 @@ func (f *modelFlags) register(c *cobra.Command, maxTokens int) {
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "no talk on stderr")
 	flags.BoolVarP(&f.verbose, "verbose", "v", false, "more talk on stderr")
 	flags.BoolVar(&f.noProgress, "no-progress", false, "no progress bars")
+	flags.StringVar(&f.trace, "trace", cmp.Or(os.Getenv("LLMRUN_TRACE"), "off"), "write what each site holds as JSON lines: off|layers|ops (or LLMRUN_TRACE)")
+	flags.StringVar(&f.traceFile, "trace-file", os.Getenv("LLMRUN_TRACE_FILE"), "write the trace to a `FILE` and not to stderr (or LLMRUN_TRACE_FILE)")
 }
 
 // check refuses values that no run could use.
@@ -48,6 +53,8 @@ func (f *modelFlags) check() error {
 		return fmt.Errorf("--bos: want auto, on or off, got %q", f.bos)
 	case f.maxTokens < 1:
 		return fmt.Errorf("--max-tokens: want at least 1, got %d", f.maxTokens)
+	case !slices.Contains(engine.TraceLevels, engine.TraceLevel(f.trace)):
+		return fmt.Errorf("--trace: want off, layers or ops, got %q", f.trace)
 	case f.threads < 0:
 		return fmt.Errorf("--threads: want 0 or more, got %d", f.threads)
 	}
@@ -182,6 +189,28 @@ func (f *modelFlags) openBackend(name string, m *ctconv.Model, o metal.Options) 
 	}
 	o.Activations = activations
 	return metal.Open(o)
+}
+
+// openTrace begins the trace that the flags ask for; nil: none. close ends it and gives its first failure.
+func (f *modelFlags) openTrace(a *app) (trace *engine.Trace, close func() error, err error) {
+	if f.trace == string(engine.TraceOff) {
+		return nil, trace.Close, nil
+	}
+	if f.traceFile == "" {
+		trace, err = engine.NewTrace(engine.TraceLevel(f.trace), a.stderr)
+		return trace, trace.Close, err
+	}
+	file, err := os.Create(f.traceFile)
+	if err != nil {
+		return nil, nil, fmt.Errorf("trace: %w", err)
+	}
+	trace, err = engine.NewTrace(engine.TraceLevel(f.trace), file)
+	return trace, func() error { return errors.Join(trace.Close(), file.Close()) }, err
+}
+
+// showsProgress tells whether bars may be drawn: not between the lines of a trace.
+func (f *modelFlags) showsProgress() bool {
+	return !f.noProgress && !f.quiet && (f.trace == string(engine.TraceOff) || f.traceFile != "")
 }
 
 func dirOf(file string) string { return filepath.Dir(file) }

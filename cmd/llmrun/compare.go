@@ -24,6 +24,7 @@ type compareFlags struct {
 	list                             bool
 	mistake                          fault.Fault // of --fault
 	faces                            faceFlags
+	detective                        detectiveFlags
 }
 
 func newCompareCommand(a *app) *cobra.Command {
@@ -50,6 +51,9 @@ Exit code: 0 MATCH, 1 DIVERGED, 2 could not run, 3 INCONCLUSIVE: the run could n
 			if err := f.check(); err != nil {
 				return fmt.Errorf("compare: %w", err)
 			}
+			if err := f.detective.check(c.Flags()); err != nil {
+				return fmt.Errorf("compare: %w", err)
+			}
 			f.faces.command, f.faces.replay = commandLine(c.Flags())
 			return f.run(c.Context(), a)
 		},
@@ -68,6 +72,7 @@ Exit code: 0 MATCH, 1 DIVERGED, 2 could not run, 3 INCONCLUSIVE: the run could n
 	flags.BoolVar(&f.list, "list-faults", false, "list the mistakes that --fault knows")
 	flags.StringVar(&f.color, "color", "auto", "auto|always|never; auto is on a terminal, unless NO_COLOR is set")
 	f.faces.register(flags)
+	f.detective.register(flags)
 	c.MarkFlagsMutuallyExclusive("prompts", "prompt", "ids")
 	return c
 }
@@ -141,15 +146,24 @@ func (f *compareFlags) run(ctx context.Context, a *app) error {
 }
 
 func (f *compareFlags) compare(ctx context.Context, a *app, o *opened, reference, candidate engine.Backend, prompts []parity.Prompt) (*parity.Comparison, error) {
-	bar := a.progress("compare", len(prompts)*f.maxTokens, !f.noProgress && !f.quiet)
-	defer bar.done()
-	ofReference, ofCandidate := f.sides()
-	options := parity.Options{Reference: ofReference, Candidate: ofCandidate, MaxTokens: f.maxTokens, EOS: o.eos(), Strict: f.strict, AllowVacuous: f.allowVacuous, RequireAll: f.requireAll,
-		Progress: func(_ string, done, _ int) { bar.set(done) }}
+	options := parity.Options{MaxTokens: f.maxTokens, EOS: o.eos(), Strict: f.strict, AllowVacuous: f.allowVacuous, RequireAll: f.requireAll}
+	options.Reference, options.Candidate = f.sides()
+	options.Open = func(side string) (engine.Backend, error) { return f.openSide(side, o.Model) }
+	f.detective.options(&options)
+	bars := f.showWork(a, &options, len(prompts)*f.maxTokens)
+	defer bars.done()
+	trace, closeTrace, err := f.openTrace(a)
+	if err != nil {
+		return nil, err
+	}
+	options.Trace = trace
 	if o.tokenizer != nil {
 		options.Special = o.tokenizer.IsSpecial
 	}
 	c, err := parity.Compare(ctx, o.Model, reference, candidate, prompts, options)
+	if e := closeTrace(); err == nil {
+		err = e
+	}
 	if err != nil {
 		return nil, fmt.Errorf("compare %s: %w", o.source.Name, err)
 	}

@@ -123,8 +123,17 @@ func (f *generateFlags) run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	trace, closeTrace, err := f.openTrace(a)
+	if err != nil {
+		return err
+	}
+	session.Tap = trace.Tap(backend.Name(), "prompt")
 	g := &generation{flags: f, app: a, model: o, session: session, prompt: prompt, backend: backend, load: time.Since(began)}
-	return g.run(ctx)
+	err = g.run(ctx)
+	if e := closeTrace(); err == nil {
+		err = e
+	}
+	return err
 }
 
 func (f *generateFlags) promptIDs(a *app, o *opened) ([]int, error) {
@@ -224,7 +233,7 @@ func (g *generation) run(ctx context.Context) error {
 	if f.temperature > 0 {
 		options.Sampler = engine.NewSampler(f.temperature, f.topK, f.topP, f.seed)
 	}
-	bar := g.app.progress("prefill", len(g.prompt)-1, !f.noProgress && !f.quiet)
+	bar := g.app.progress("prefill", len(g.prompt)-1, f.showsProgress())
 	began := time.Now()
 	var firstToken time.Time
 	options.Progress = bar.set
