@@ -3,10 +3,8 @@ package shadow
 import (
 	"bytes"
 	"fmt"
-	"math"
 	"slices"
 
-	"llmrun/internal/ctconv"
 	"llmrun/internal/engine"
 	"llmrun/internal/num"
 )
@@ -15,7 +13,7 @@ import (
 type custody struct {
 	watch   *Watch
 	twins   map[engine.Op]engine.Op
-	first   engine.Op // of a pass
+	program []engine.Op
 	records map[engine.Buffer]*record
 	all     []*record              // in the order of the program
 	filed   map[engine.Buffer]bool // held to the file: true if they differ
@@ -39,7 +37,7 @@ func newCustody(w *Watch, program, twin []engine.Op) *custody {
 	if len(program) != len(twin) {
 		panic(fmt.Sprintf("BUG: the twin of a program of %d ops has %d", len(program), len(twin)))
 	}
-	c := &custody{watch: w, twins: map[engine.Op]engine.Op{}, first: program[0], records: map[engine.Buffer]*record{},
+	c := &custody{watch: w, twins: map[engine.Op]engine.Op{}, program: program, records: map[engine.Buffer]*record{},
 		filed: map[engine.Buffer]bool{}, history: map[engine.Op][]byte{}}
 	for i, op := range program {
 		c.twins[op] = twin[i]
@@ -57,7 +55,7 @@ func newCustody(w *Watch, program, twin []engine.Op) *custody {
 // arrive holds everything that op is about to read to its writer.
 func (c *custody) arrive(op engine.Op) error {
 	c.ran++
-	if op == c.first { // between passes, too, nobody may write
+	if op == c.program[0] { // between passes, too, nobody may write
 		if _, err := c.sweep(nil); err != nil {
 			return err
 		}
@@ -94,7 +92,7 @@ func (c *custody) receive(op engine.Op, in engine.Operand, r *record) error {
 			i--
 		}
 	}
-	changed, unwritten := change{record: r}, change{record: r}
+	changed, unwritten := change{record: r}, change{record: r, unknown: true}
 	for _, e := range extents(in) {
 		r.held(e, func(s *span, part extent) {
 			if s != nil {
@@ -106,7 +104,6 @@ func (c *custody) receive(op engine.Op, in engine.Operand, r *record) error {
 	}
 	if unwritten.bad > 0 {
 		f := unwritten.finding(op, in)
-		f.Worst.Want, f.Worst.Error = ctconv.Number(math.NaN()), ctconv.Number(math.NaN())
 		f.Why = append(f.Why, fmt.Sprintf("no op of this text has written the %d elements: they are left from before, or were skipped", unwritten.bad))
 		c.watch.add(f, atRead)
 		for _, e := range extents(in) {
@@ -240,11 +237,32 @@ func (c *custody) file(op engine.Op, in engine.Operand) error {
 	c.filed[in.Buffer] = changed.bad > 0
 	if changed.bad > 0 {
 		f := changed.finding(op, in)
-		f.Why = append(f.Why, changed.why(host)...)
-
+		if line := c.mistaken(op, in, host); line != "" {
+			f.Why = append(f.Why, line)
+		} else {
+			f.Why = append(f.Why, changed.why(host)...)
+		}
 		c.watch.add(f, atRead)
 	}
 	return nil
+}
+
+// mistaken names the operand of another op whose bytes in the file are those that op reads.
+func (c *custody) mistaken(op engine.Op, in engine.Operand, host []byte) string {
+	size := in.Buffer.DType().Size()
+	is := host[in.Offset*size:][:in.Rows*in.Cols*size]
+	for _, other := range c.program {
+		_, ins := c.twins[other].Operands()
+		for _, o := range ins {
+			if other == op || o.Name != in.Name || o.Rows*o.Cols != in.Rows*in.Cols || o.Buffer.DType() != in.Buffer.DType() {
+				continue
+			}
+			if b, err := o.Buffer.Host(); err == nil && bytes.Equal(is, b[o.Offset*size:][:len(is)]) {
+				return fmt.Sprintf("it is the file's %s of layer %d %s", o.Name, other.Site().Layer, other.Site().Name)
+			}
+		}
+	}
+	return ""
 }
 
 // twin gives the bytes of the buffer that the twin op reads under the same name.

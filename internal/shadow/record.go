@@ -124,6 +124,7 @@ func (r *record) renew(host []byte, except ...engine.Operand) {
 // change counts elements of a buffer that are not what was recorded.
 type change struct {
 	record    *record
+	unknown   bool // there is no record: all count
 	bad       int
 	nonFinite int
 	at        extent // around all of them
@@ -132,17 +133,16 @@ type change struct {
 	index     int // of the first
 }
 
-// note looks at a part of span s. Elements that were never written count as changed, all of them.
+// note looks at a part of span s.
 func (c *change) note(s *span, part extent, host []byte) {
 	d := c.record.buffer.DType()
 	size := d.Size()
 	is, was := host[part.from*size:part.to*size], c.record.part(part)
-	if s.writer != nobody && bytes.Equal(is, was) {
+	if !c.unknown && bytes.Equal(is, was) {
 		return
 	}
 	for i := range part.to - part.from {
-		known := s.writer != nobody
-		if known && bytes.Equal(is[i*size:(i+1)*size], was[i*size:(i+1)*size]) {
+		if !c.unknown && bytes.Equal(is[i*size:(i+1)*size], was[i*size:(i+1)*size]) {
 			continue
 		}
 		got := float64(num.Float32At(d, is, i))
@@ -151,7 +151,8 @@ func (c *change) note(s *span, part extent, host []byte) {
 		}
 		if c.bad++; c.bad == 1 {
 			c.first, c.index, c.got, c.at = *s, part.from+i, got, extent{part.from + i, part.from + i}
-			if known {
+			c.want = math.NaN()
+			if !c.unknown {
 				c.want = float64(num.Float32At(d, was, i))
 			}
 		}
