@@ -35,9 +35,9 @@ func fixture(n int, prompts ...string) *parity.Comparison {
 		Shadow:       []parity.Shadow{},
 		Substitution: []parity.Substitution{},
 		Legs: []parity.Leg{
-			{Name: "cache", What: "cached ≡ recomputed", Backend: "cpu", State: parity.LegHolds, Bits: true},
-			{Name: "cache", What: "cached ≡ recomputed", Backend: "metal", State: parity.LegHolds},
-			{Name: "m1", What: "M=1 ≡ M=2..9", Backend: "metal", State: parity.LegUnmeasured, Why: "there is no time"},
+			{Name: "cache", What: "cached ≡ recomputed", Side: "reference", Backend: "cpu", State: parity.LegHolds, Bits: true},
+			{Name: "cache", What: "cached ≡ recomputed", Side: "candidate", Backend: "metal", State: parity.LegHolds},
+			{Name: "m1", What: "M=1 ≡ M=2..9", Side: "candidate", Backend: "metal", State: parity.LegUnmeasured, Why: "there is no time"},
 		},
 	}
 	for _, name := range []string{"BOS", "output varied", "reference finite", "something compared", "margins above noise", "logits within rounding"} {
@@ -109,7 +109,7 @@ func gelu() *parity.Comparison {
 		}
 	}
 	c.Shadow = []parity.Shadow{s, follow("reference", "once", 3, 8)}
-	c.Culprit = &parity.Culprit{Side: "candidate", Finding: f, Others: 3, Confirmed: true, Heals: []string{"act → cpu"}}
+	c.Culprit = &parity.Culprit{Side: "candidate", Prompt: "once", Finding: f, Others: 3, Confirmed: true, Heals: []string{"act → cpu"}}
 	c.Why = f.Why[0]
 	for i, name := range []string{"act → cpu", "qkv,o_proj,gate,up,down,lm_head → cpu", "norms → cpu", "rope → cpu", "sync after every op"} {
 		c.Substitution = append(c.Substitution, parity.Substitution{Name: name, Families: []string{"activation"}, Matched: 24, Compared: 24, Heals: i == 0})
@@ -127,7 +127,7 @@ func custody() *parity.Comparison {
 	c.Fault, c.Why = "", ""
 	f := shadow.Finding{Step: 1, Layer: 3, Site: "scores", Family: "scores", Op: "scores", Operand: "keys", Elements: 256, Bad: 12, Ratio: ctconv.Number(math.Inf(1)),
 		Between: &shadow.Between{Writer: "kv_write", Reader: "scores"}, Worst: shadow.Worst{Row: 1, Col: 4, Inputs: []shadow.Input{}, Want: 0.25, Got: -0.5, Error: 0.75}, Why: []string{}}
-	c.Culprit = &parity.Culprit{Side: "candidate", Finding: f, Heals: []string{}}
+	c.Culprit = &parity.Culprit{Side: "candidate", Prompt: "once", Finding: f, Heals: []string{}}
 	c.Shadow[0].Findings = []shadow.Finding{f}
 	c.Reason = "culprit: between kv_write and scores at layer 3, step 1"
 	return c

@@ -26,6 +26,10 @@ func Text(w io.Writer, c *parity.Comparison, o Options) error {
 	t.gates()
 	t.tokens()
 	t.births()
+	t.shadow()
+	t.substitution()
+	t.legs()
+	t.why()
 	t.verdict()
 	_, err := io.WriteString(w, t.String())
 	return err
@@ -256,9 +260,12 @@ func birth(n parity.NonFinite, prompt string) (label, line string) {
 func (t *text) verdict() {
 	code := map[parity.Verdict]string{parity.Match: green, parity.Diverged: red, parity.Inconclusive: yellow}[t.Verdict]
 	parts := []string{t.color(code, string(t.Verdict))}
-	if t.Verdict == parity.Match {
+	switch {
+	case t.Verdict == parity.Match:
 		parts = append(parts, t.matchNumbers()...)
-	} else {
+	case t.Culprit != nil:
+		parts = append(parts, "culprit: "+t.Culprit.Where())
+	default:
 		parts = append(parts, t.Reason)
 	}
 	t.line("verdict", parts...)
@@ -284,8 +291,12 @@ func (t *text) matchNumbers() []string {
 			nearTies = append(nearTies, r.ID+" "+tie)
 		}
 	}
-	return append([]string{
+	numbers := []string{
 		fmt.Sprintf("%d/%d tokens", matched, compared),
 		fmt.Sprintf("worst max|Δlogit| %.2g of what rounding explains (%s)", worst, where),
-	}, nearTies...)
+	}
+	if s := t.sum("candidate"); s.Worst != nil {
+		numbers[1] = "worst error " + worstShare(s.Worst)
+	}
+	return append(numbers, nearTies...)
 }
