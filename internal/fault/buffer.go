@@ -27,29 +27,32 @@ var bufferFaults = []Fault{
 // cacheNotCleared moves what is cached of every text after the first, as far as the cache has room.
 func cacheNotCleared(b engine.Backend) func(engine.Op) {
 	const kept = 4
-	seen, behind := 0, 0
+	seen, behind, room := 0, 0, 0
 	return func(op engine.Op) {
+		p := op.Pass()
+		back := moved(p, min(behind, room-p.Pos-p.Rows))
 		switch o := op.(type) {
 		case *engine.Embed:
-			if o.In.Pos == 0 {
+			if p.Pos == 0 {
 				behind = min(seen, kept)
 			}
-			seen = o.In.Pos + o.In.Rows
+			seen = p.Pos + p.Rows
 		case *engine.KVWrite:
+			room = o.KCache.Len() / o.Width
 			c := *o
-			c.In = moved(o.In, min(behind, o.KCache.Len()/o.Width-o.In.Pos-o.In.Rows))
+			c.In = moved(p, min(behind, room-p.Pos-p.Rows))
 			op = &c
 		case *engine.Scores:
 			c := *o
-			c.In = moved(o.In, behind)
+			c.In = back
 			op = &c
 		case *engine.Softmax:
 			c := *o
-			c.In = moved(o.In, behind)
+			c.In = back
 			op = &c
 		case *engine.Context:
 			c := *o
-			c.In = moved(o.In, behind)
+			c.In = back
 			op = &c
 		}
 		b.Run(op)
