@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"math"
+	"strings"
 
 	"llmrun/internal/parity"
 )
@@ -55,7 +56,7 @@ func newChart(r *parity.Result) *chart {
 	decades := int(math.Round(math.Log10(high / low)))
 	for i := 0; i <= decades; i += max(1, decades/5) {
 		v := low * math.Pow(10, float64(i))
-		c.Grid = append(c.Grid, gridLine{y(v), fmt.Sprintf("%.0e", v)})
+		c.Grid = append(c.Grid, gridLine{y(v), power(int(math.Round(math.Log10(v))))})
 	}
 	beyond := 0
 	every := max(1, (len(r.Steps)+11)/12)
@@ -94,4 +95,14 @@ func newChart(r *parity.Result) *chart {
 	c.Label = fmt.Sprintf("The largest difference of any logit at each of %d steps: %d beyond what rounding explains, %s.",
 		len(c.Points), beyond, number(r.Allowed))
 	return c
+}
+
+// power writes 10 to the n.
+func power(n int) string {
+	return "10" + strings.Map(func(r rune) rune {
+		if r == '-' {
+			return '⁻'
+		}
+		return []rune("⁰¹²³⁴⁵⁶⁷⁸⁹")[r-'0']
+	}, fmt.Sprint(n))
 }

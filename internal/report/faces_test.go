@@ -147,7 +147,7 @@ func TestSummary(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"## ✗ DIVERGED: llmrun compare tiny\n", "wanted −11.782, found NaN, beyond any bound", "| act → cpu | 24 of 24 | ✓ heals |", "| once | diverges | first difference at step 2 of 24 |",
-		"cached ≡ recomputed, metal: broken: step 2: layer 7 act"} {
+		"cached ≡ recomputed, candidate metal: broken: step 2: layer 7 act"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("want %q in\n%s", want, b.String())
 		}

@@ -141,7 +141,7 @@ func accused() *parity.Comparison {
 	r.FirstFlip, r.Matched, r.CandidateIDs = &at, 7, append([]int{}, r.CandidateIDs...)
 	r.Steps[2].CandidateID, r.Steps[2].Gap, r.Steps[2].MaxAbs, r.Steps[2].Class = 1, 2.5, 3, parity.ClassFlip
 	r.CandidateIDs[2] = 1
-	c.Culprit = &parity.Culprit{Side: "reference", Finding: shadow.Finding{Step: 0, Layer: -1, Site: "embed", Family: "embed", Op: "embed", Operand: "out", Elements: 96, Bad: 96,
+	c.Culprit = &parity.Culprit{Side: "reference", Prompt: "once", Finding: shadow.Finding{Step: 0, Layer: -1, Site: "embed", Family: "embed", Op: "embed", Operand: "out", Elements: 96, Bad: 96,
 		Ratio: 41000, Worst: shadow.Worst{Inputs: []shadow.Input{}, Want: 1, Got: 1.15, Error: 0.15, Allowed: 3.6e-6}, Why: []string{}}, Heals: []string{}}
 	return c
 }
@@ -201,6 +201,7 @@ func interrupted() *parity.Comparison {
 func interruptedDiverged() *parity.Comparison {
 	c := gelu()
 	c.Exit, c.Interrupted = parity.ExitInterrupted, true
+	c.Substitution[1].Note = "the activation is still beyond its bound"
 	return c
 }
 

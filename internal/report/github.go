@@ -69,7 +69,7 @@ func Summary(w io.Writer, c *parity.Comparison) error {
 	}
 	for _, l := range c.Legs {
 		if l.State != parity.LegHolds {
-			fmt.Fprintf(&b, "\n%s, %s: %s: %s\n", markdown(l.What), markdown(l.Backend), l.State, markdown(l.Why))
+			fmt.Fprintf(&b, "\n%s, %s %s: %s: %s\n", markdown(l.What), l.Side, markdown(l.Backend), l.State, markdown(l.Why))
 		}
 	}
 	_, err := io.WriteString(w, b.String()+"\n")

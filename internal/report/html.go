@@ -22,8 +22,9 @@ type PageOptions struct {
 var assets embed.FS
 
 var pageTemplate = template.Must(template.New("page.html").Funcs(template.FuncMap{
-	"number": number, "ratio": ratio, "site": siteName, "list": list,
-	"share": func(part, all int) int { return 100 * part / max(all, 1) },
+	"number": number, "short": short, "ratio": ratio, "site": siteName, "list": list,
+	"semicolons": func(words []string) string { return strings.Join(words, "; ") },
+	"share":      func(part, all int) int { return 100 * part / max(all, 1) },
 	"pair": func(p *page, s strip) any {
 		return struct {
 			Page  *page
@@ -76,7 +77,17 @@ func (p *page) Where() string { return where(p.Comparison) }
 func (p *page) Changed() string { return changed(&p.Culprit.Finding) }
 
 // Meaning says what a gate asks.
-func (p *page) Meaning(gate string) string { return gateWords[gate] }
+func (p *page) Meaning(gate string) string { return gateWords[gate].asks }
+
+// Next says what to try where the run could not tell.
+func (p *page) Next() (list []string) {
+	for _, g := range p.Gates {
+		if next := gateWords[g.Name].next; !g.OK && next != "" && p.Verdict == parity.Inconclusive && !p.Interrupted {
+			list = append(list, next)
+		}
+	}
+	return list
+}
 
 // Accused is the side of the culprit.
 func (p *page) Accused() string {
@@ -101,12 +112,7 @@ func (p *page) Alone() string {
 	}
 	id := ""
 	if p.Culprit != nil {
-		for _, s := range p.Shadow {
-			if s.Side == p.Culprit.Side && len(s.Findings) > 0 {
-				id = s.Prompt
-				break
-			}
-		}
+		id = p.Culprit.Prompt
 	}
 	for i := range p.Prompts {
 		if r := &p.Prompts[i]; r.ID == id || id == "" && r.Diverged() {
@@ -143,7 +149,7 @@ func (p *page) prose(ids []int) string {
 		return commas(ids)
 	}
 	const most = 600 // runes
-	s := []rune(visible(p.Decode(ids), false))
+	s := []rune(strings.TrimSpace(visible(p.Decode(ids), false)))
 	if len(s) > most {
 		s = append(append(s[:most/2:most/2], []rune(" […] ")...), s[len(s)-most/2:]...)
 	}

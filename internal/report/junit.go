@@ -142,7 +142,7 @@ func (s *suite) prompt(r *parity.Result) {
 }
 
 func (s *suite) leg(l *parity.Leg) {
-	name := l.Backend + ": " + l.What
+	name := l.Side + " (" + l.Backend + "): " + l.What
 	switch {
 	case l.State == parity.LegHolds:
 		s.pass("leg", name)

@@ -46,6 +46,9 @@ func (p *page) strip(r *parity.Result) strip {
 	}
 	for _, n := range r.NonFinite {
 		end := fmt.Sprintf("%d of %d logits are NaN or infinite at step %d", n.Count, n.Of, n.Step)
+		if n.Birth != nil {
+			end += ", born at " + n.Birth.Where()
+		}
 		if n.Side == "reference" {
 			s.RefEnd = end
 		} else {
@@ -105,7 +108,7 @@ func (p *page) token(r *parity.Result, i int, largest float64) token {
 		Thin: !(step.Margin > 2*r.Allowed), // two logits may move by Allowed each
 	}
 	if largest > 0 && step.Margin > 0 {
-		t.Margin = max(2, int(26*float64(step.Margin)/largest))
+		t.Margin = max(2, int(24*float64(step.Margin)/largest))
 	}
 	t.Title = fmt.Sprintf("step %d: %s; %s id %d, %s id %d; margin %s, max|Δlogit| %s", step.Step, step.Class,
 		p.Ref, step.ReferenceID, p.Cand, step.CandidateID, number(step.Margin), number(step.MaxAbs))

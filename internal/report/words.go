@@ -160,18 +160,25 @@ func because(c *parity.Comparison) string {
 	return c.Reason
 }
 
-// gateWords say what each gate asks.
-var gateWords = map[string]string{
-	"BOS":                    "Every prompt begins with the token that the model expects. Without it, both sides may babble the same.",
-	"output varied":          "The text was not one token over and over. Such texts agree too easily.",
-	"reference finite":       "The reference itself has neither NaN nor infinity.",
-	"something compared":     "At least one step of a prompt was compared.",
-	"margins above noise":    "The reference chose its tokens clearly, not by a hair.",
-	"logits within rounding": "Where the tokens agree, so do the logits, up to rounding.",
+// gateWords say what each gate asks, and what to try where it does not hold.
+var gateWords = map[string]struct{ asks, next string }{
+	"BOS": {"Every prompt begins with the token that the model expects. Without it, both sides may babble the same.",
+		"Begin the prompts with the model's own token: --bos on."},
+	"output varied":      {"The text was not one token over and over. Such texts agree too easily.", "Try other prompts: -p TEXT or --prompts FILE."},
+	"reference finite":   {"The reference itself has neither NaN nor infinity.", "Look for what is wrong on the reference's side first: llmrun convert-inspect."},
+	"something compared": {"At least one step of a prompt was compared.", ""},
+	"margins above noise": {"The reference chose its tokens clearly, not by a hair.",
+		"Try other prompts, or a compute type that rounds less: --compute-type float32."},
+	"logits within rounding": {"Where the tokens agree, so do the logits, up to rounding.",
+		"Have every op of every step judged: --shadow all."},
 }
 
-// number is short enough for a page and says NaN and infinity in words.
-func number(n ctconv.Number) string {
+// number says NaN and infinity in words.
+func number(n ctconv.Number) string { return digits(n, 6) }
+
+func short(n ctconv.Number) string { return digits(n, 3) }
+
+func digits(n ctconv.Number, most int) string {
 	switch v := float64(n); {
 	case math.IsNaN(v):
 		return "NaN"
@@ -180,7 +187,7 @@ func number(n ctconv.Number) string {
 	case math.IsInf(v, -1):
 		return "−Inf"
 	default:
-		return strings.Replace(fmt.Sprintf("%.6g", v), "-", "−", 1)
+		return strings.ReplaceAll(fmt.Sprintf("%.*g", most, v), "-", "−")
 	}
 }
 
