@@ -219,7 +219,11 @@ func TestCompareRefuses(t *testing.T) {
 		{"-o nowhere/answer.txt", "llmrun: compare: --output: stat nowhere: no such file or directory\n"},
 		{"-n 0", "llmrun: compare: --max-tokens: want at least 1, got 0\n"},
 		{"--candidate cpu --ids 2,1536", "llmrun: prompt: want ids from 0 to 1535, got 1536\n"},
-		{"--shadow all", "llmrun: compare: there is no flag --shadow\nhint: llmrun compare --"},
+		{"--shadows all", "llmrun: compare: there is no flag --shadows\nhint: llmrun compare --shadow\n"},
+		{"--shadow some", "llmrun: compare: --shadow: want auto, off or all, got \"some\"\n"},
+		{"--substitute norms", "llmrun: compare: --substitute: want auto, off or families of [embed norm linear rope kv scores softmax context activation residual lm_head], got \"norms\"\nhint: llmrun compare --substitute norm\n"},
+		{"--legs cache,m2", "llmrun: compare: --legs: want all, off or some of cache, m1, warm, probe, concurrent, got \"m2\"\nhint: llmrun compare --legs m1\n"},
+		{"--trace all", "llmrun: compare: --trace: want off, layers or ops, got \"all\"\n"},
 	} {
 		var stdout, stderr bytes.Buffer
 		exit := run(append([]string{"compare"}, strings.Fields(test.args)...), strings.NewReader(""), &stdout, &stderr)
