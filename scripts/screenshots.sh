@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Makes docs/screenshots/*.png: the page of a match, a divergence and an inconclusive run, and the divergence on a dark phone.
-# Needs Chromium (apt-get install chromium). Run it from anywhere.
+# Needs Chromium, and pngquant to keep them small (apt-get install chromium pngquant). Run it from anywhere.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome) ||
   { printf 'screenshots: there is no chromium (apt-get install chromium)\n' >&2; exit 1; }
+command -v pngquant >/dev/null || { printf 'screenshots: there is no pngquant (apt-get install pngquant)\n' >&2; exit 1; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p docs/screenshots
@@ -22,8 +23,9 @@ page() {
 shoot() {
   local sandbox=
   [ "$(id -u)" != 0 ] || sandbox=--no-sandbox
-  "$browser" --headless $sandbox --disable-gpu --hide-scrollbars --disable-lcd-text --user-data-dir="$work/profile" --allow-file-access-from-files \
-    --screenshot="$PWD/docs/screenshots/$2.png" --window-size="$3,$4" ${5:-} "file://$work/$1.html" >/dev/null 2>&1
+  "$browser" --headless $sandbox --disable-gpu --hide-scrollbars --user-data-dir="$work/profile" --allow-file-access-from-files \
+    --screenshot="$work/$2.png" --window-size="$3,$4" ${5:-} "file://$work/$1.html" >/dev/null 2>&1
+  pngquant --force --strip 64 --output "docs/screenshots/$2.png" "$work/$2.png"
   printf 'docs/screenshots/%s.png\n' "$2"
 }
 

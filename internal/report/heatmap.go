@@ -102,7 +102,7 @@ var bands = []struct {
 }
 
 // Bands are the legend.
-func (h heatmap) Bands() any { return bands }
+func (p *page) Bands() any { return bands }
 
 func heat(c *shadow.Cell, step, layer int, findings []shadow.Finding) heatCell {
 	if c == nil {

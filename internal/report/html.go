@@ -46,7 +46,9 @@ func HTML(w io.Writer, c *parity.Comparison, o PageOptions) error {
 		p.Strips = append(p.Strips, p.strip(&c.Prompts[i]))
 	}
 	for i := range c.Shadow {
-		p.Maps = append(p.Maps, newHeatmap(c, &c.Shadow[i]))
+		if len(c.Shadow[i].Cells) > 0 {
+			p.Maps = append(p.Maps, newHeatmap(c, &c.Shadow[i]))
+		}
 	}
 	return pageTemplate.Execute(w, p)
 }
@@ -90,12 +92,7 @@ func (p *page) Next() (list []string) {
 }
 
 // Accused is the side of the culprit.
-func (p *page) Accused() string {
-	if p.Culprit.Side == "reference" {
-		return p.Ref + " (the reference)"
-	}
-	return p.Cand + " (the candidate)"
-}
+func (p *page) Accused() string { return side(p.Comparison, p.Culprit.Side) }
 
 // Reasons are what the numbers prove of the culprit.
 func (p *page) Reasons() []string {

@@ -89,18 +89,28 @@ func layerWords(layer int, cells []shadow.Cell) string {
 // where says in plain language where a culprit is.
 func where(c *parity.Comparison) string {
 	f := &c.Culprit.Finding
+	if b := f.Between; b != nil {
+		switch {
+		case b.Reader == "nobody":
+			return "after " + end(b.Writer)
+		case b.Writer == "nobody":
+			return "before " + end(b.Reader)
+		}
+		return "between " + end(b.Writer) + " and " + end(b.Reader)
+	}
 	var cells []shadow.Cell
 	for _, s := range c.Shadow {
 		cells = append(cells, s.Cells...)
 	}
-	at := layerWords(f.Layer, cells) + stepWords(f.Step)
-	if b := f.Between; b != nil {
-		if b.Reader == "nobody" {
-			return fmt.Sprintf("after %s, %s", b.Writer, at)
-		}
-		return fmt.Sprintf("between %s and %s, %s", b.Writer, b.Reader, at)
+	return siteName(f.Site) + ", " + layerWords(f.Layer, cells) + stepWords(f.Step)
+}
+
+// end names a writer or reader: a site, as engine.Site writes it, or another word.
+func end(s string) string {
+	if words := siteWords[s[strings.LastIndexByte(s, ' ')+1:]]; words != "" {
+		return fmt.Sprintf("%s (%s)", words, s)
 	}
-	return siteName(f.Site) + ", " + at
+	return s
 }
 
 // changed says what is wrong with the bytes of a finding between two ops.
@@ -129,27 +139,31 @@ func names(c *parity.Comparison) (reference, candidate string) {
 	return c.Reference.Backend, c.Candidate.Backend
 }
 
+// side names a side by its role and its backend.
+func side(c *parity.Comparison, role string) string {
+	b := c.Candidate
+	if role == "reference" {
+		b = c.Reference
+	}
+	return fmt.Sprintf("%s (%s)", role, b.Backend)
+}
+
 // sentence is the verdict in words, for someone who has seen no verdict before.
 func sentence(c *parity.Comparison) string {
-	reference, candidate := names(c)
+	reference, candidate := side(c, "reference"), side(c, "candidate")
 	switch {
 	case c.Verdict == parity.Match:
-		return fmt.Sprintf("%s computes what %s computes: their tokens and logits differ by no more than rounding explains.", candidate, reference)
+		return fmt.Sprintf("The %s computes what the %s computes: their tokens and logits differ by no more than rounding explains.", candidate, reference)
 	case c.Verdict == parity.Inconclusive && c.Interrupted:
 		return "The run was interrupted before it could tell."
 	case c.Verdict == parity.Inconclusive:
-		return fmt.Sprintf("This run cannot tell whether %s is right.", candidate)
+		return fmt.Sprintf("This run cannot tell whether the %s is right.", candidate)
 	case c.Culprit == nil:
-		return fmt.Sprintf("%s says something else than %s, and rounding does not explain it.", candidate, reference)
+		return fmt.Sprintf("The %s says something else than the %s, and rounding does not explain it.", candidate, reference)
+	case c.Culprit.Between != nil:
+		return fmt.Sprintf("The %s changes or loses data %s.", side(c, c.Culprit.Side), where(c))
 	}
-	accused := candidate
-	if c.Culprit.Side == "reference" {
-		accused = reference + ", the reference,"
-	}
-	if c.Culprit.Between != nil {
-		return fmt.Sprintf("%s changes or loses data %s.", accused, where(c))
-	}
-	return fmt.Sprintf("%s goes wrong first in %s.", accused, where(c))
+	return fmt.Sprintf("The %s goes wrong first in %s.", side(c, c.Culprit.Side), where(c))
 }
 
 // because is the reason of the verdict, or the numbers of a match.
@@ -193,8 +207,12 @@ func digits(n ctconv.Number, most int) string {
 
 // ratio is an error over what is allowed.
 func ratio(n ctconv.Number) string {
-	if v := float64(n); math.IsNaN(v) || math.IsInf(v, 0) {
+	switch v := float64(n); {
+	case math.IsNaN(v) || math.IsInf(v, 0):
 		return "beyond any bound"
+	case v >= 100 && v < 1e6:
+		return fmt.Sprintf("%.0f × the bound", v)
+	default:
+		return fmt.Sprintf("%.2g × the bound", v)
 	}
-	return fmt.Sprintf("%.2g × the bound", float64(n))
 }
