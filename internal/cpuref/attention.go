@@ -1,28 +1,28 @@
 package cpuref
 
 import (
-	"math"
-
+	"llmrun/internal/cpuref/kernel"
 	"llmrun/internal/engine"
 	"llmrun/internal/num"
 )
 
 func (b *Backend) kvWrite(_ *engine.KVWrite, out, in operands) {
-	copied := func(out, x, _ []float32) { copy(out, x) }
+	copied := func(out, x, _ []float32) { b.kernels.Scale(out, x, 1) }
 	b.pool.rowwise(out.get("kcache"), in.get("k"), operand{}, copied)
 	b.pool.rowwise(out.get("vcache"), in.get("v"), operand{}, copied)
 }
 
-// Attention's work is cut into blocks of one KV head, tokens and keys (or dimensions of the head), so that what is widened serves all
+// Attention's work is cut into blocks of one KV head, tokens and keys (or columns of the head), so that what is read serves all
 // tokens of the block and all heads that share the KV head.
 const (
-	tokenBlock = 16
-	keyBlock   = 64
-	dimBlock   = 16
+	keyBlock    = 120
+	valueBlock  = 64 // keys whose values stay in a core's first cache
+	columnBlock = 32
+	valueTokens = 8
 )
 
 func (b *Backend) scores(o *engine.Scores, out, in operands) {
-	k, dst, q := in.get("k"), out.get("out"), b.wide(in.get("q"))
+	k, dst, q := in.get("k"), out.get("out"), b.floats(in.get("q"))
 	_, first, keys := o.Keys(o.Pass())
 	rows, group := o.Rows(), o.Heads/o.KVHeads
 	tBlocks, jBlocks := blocks(rows, tokenBlock), blocks(keys, keyBlock)
@@ -30,18 +30,26 @@ func (b *Backend) scores(o *engine.Scores, out, in operands) {
 		kv := item / (tBlocks * jBlocks)
 		t0, t1 := span(item/jBlocks%tBlocks, rows, tokenBlock)
 		j0, j1 := span(item%jBlocks, keys, keyBlock)
-		key := s.doubles(0, o.Dim)
-		for j := j0; j < j1; j++ {
-			k.readWide(key, j, kv*o.Dim)
-			for h := kv * group; h < (kv+1)*group; h++ {
-				for t := t0; t < t1; t++ {
-					score := float32(0)
-					if j < first+t {
-						score = float32(dot(q[(t*o.Heads+h)*o.Dim:][:o.Dim], key) * o.Scale)
-					}
-					dst.write(h*rows+t, j, score)
-				}
+		key := kernel.Matrix{Data: k.from(j0, kv*o.Dim), DType: k.dtype, Cols: o.Dim, Stride: k.Stride * k.dtype.Size()}
+		key.Rows = max(0, min(j1, first+t1-1)-j0) // what the block's last token attends to
+		// product computes the scores of n rows of the output from row r on, whose queries are stride apart from q on.
+		product := func(r, n, q0, stride int) {
+			y := dst.room(s, 0, r, n, j0, j1-j0)
+			b.kernels.Product(&s.Temp, y, kernel.Floats{Data: q.Data[q0:], Stride: stride}, n, key)
+			for i := range n {
+				row := y.Data[i*y.Stride:][:j1-j0]
+				seen := min(len(row), max(0, first+(r+i)%rows-j0))
+				b.kernels.Scale(row[:seen], row[:seen], o.Scale)
+				clear(row[seen:])
 			}
+			dst.put(y, r, n, j0, j1-j0)
+		}
+		if rows == 1 { // the heads are the rows
+			product(kv*group, group, kv*group*o.Dim, o.Dim)
+			return
+		}
+		for h := kv * group; h < (kv+1)*group; h++ {
+			product(h*rows+t0, t1-t0, t0*q.Stride+h*o.Dim, q.Stride)
 		}
 	})
 }
@@ -49,23 +57,12 @@ func (b *Backend) scores(o *engine.Scores, out, in operands) {
 func (b *Backend) softmax(o *engine.Softmax, out, in operands) {
 	x, dst := in.get("x"), out.get("out")
 	_, first, keys := o.Keys(o.Pass())
-	b.pool.each(x.Rows, 8*x.Rows*keys, func(s *scratch, item int) { // an exp is worth some eight multiply-adds
-		row, e, ones := s.floats(0, keys), s.doubles(0, keys), s.doubles(1, keys)
-		n := first + item%o.Rows()
-		x.read(row[:n], item, 0)
-		top := float32(math.Inf(-1))
-		for _, v := range row[:n] {
-			top = max(top, v)
-		}
-		for j, v := range row[:n] {
-			e[j], ones[j] = float64(float32(num.Exp(float64(v)-float64(top)))), 1
-		}
-		sum := dot(e[:n], ones[:n])
-		for j := range n {
-			row[j] = float32(float32(e[j]) / sum)
-		}
-		clear(row[n:])
-		dst.writeRow(item, 0, row)
+	b.pool.each(x.Rows, 8*x.Rows*keys, func(s *scratch, r int) { // an exp is worth some eight multiply-adds
+		n := first + r%o.Rows()
+		row := dst.room(s, 0, r, 1, 0, keys)
+		b.kernels.Softmax(&s.Temp, row.Data[:n], x.row(s, 1, r, 0, n))
+		clear(row.Data[n:])
+		dst.put(row, r, 1, 0, keys)
 	})
 }
 
@@ -73,27 +70,41 @@ func (b *Backend) context(o *engine.Context, out, in operands) {
 	v, p, dst := in.get("v"), in.get("p"), out.get("out")
 	_, first, keys := o.Keys(o.Pass())
 	rows, group := o.Rows(), o.Heads/o.KVHeads
-	tBlocks, iBlocks := blocks(rows, tokenBlock), blocks(o.Dim, dimBlock)
+	tBlocks, iBlocks := blocks(rows, valueTokens), blocks(o.Dim, columnBlock)
 	b.pool.each(o.KVHeads*tBlocks*iBlocks, o.Heads*rows*keys*o.Dim, func(s *scratch, item int) {
 		kv := item / (tBlocks * iBlocks)
-		t0, t1 := span(item/iBlocks%tBlocks, rows, tokenBlock)
-		i0, i1 := span(item%iBlocks, o.Dim, dimBlock)
-		// Values lie by key; a sum over keys wants them by dimension.
-		value, byDim, weight := s.doubles(0, i1-i0), s.doubles(1, (i1-i0)*keys), s.doubles(2, keys)
-		for j := range first + t1 - 1 {
-			v.readWide(value, j, kv*o.Dim+i0)
-			for i, a := range value {
-				byDim[i*keys+j] = a
-			}
-		}
-		for h := kv * group; h < (kv+1)*group; h++ {
-			for t := t0; t < t1; t++ {
-				n := first + t
-				p.readWide(weight[:n], h*rows+t, 0)
-				for i := i0; i < i1; i++ {
-					dst.write(t, h*o.Dim+i, dot(byDim[(i-i0)*keys:][:n], weight[:n]))
+		t0, t1 := span(item/iBlocks%tBlocks, rows, valueTokens)
+		i0, i1 := span(item%iBlocks, o.Dim, columnBlock)
+		width := blocks(i1-i0, 8) * 8
+		sums, y := s.floats(0, group*(t1-t0)*8*width), s.floats(1, width)
+		for j0 := 0; j0 < first+t1-1; j0 += valueBlock {
+			value := v.values(s, 2, j0, min(first+t1-1, j0+valueBlock), kv*o.Dim+i0, i1-i0, width)
+			for i := range group * (t1 - t0) {
+				h, t := kv*group+i/(t1-t0), t0+i%(t1-t0)
+				n := min(first+t, j0+valueBlock) - j0
+				if n <= 0 {
+					continue
+				}
+				last := j0+n == first+t
+				weight := p.row(s, 3, h*rows+t, j0, n)
+				b.kernels.WeightedSum(y, weight, value, sums[i*8*width:], j0 == 0, last)
+				if last {
+					dst.writeRow(t, h*o.Dim+i0, y[:i1-i0])
 				}
 			}
 		}
 	})
+}
+
+// values gives columns [i, i+n) of rows [from, to): where they lie, or widened and filled up to width columns with zeros.
+func (o operand) values(s *scratch, slot, from, to, i, n, width int) kernel.Floats {
+	if o.dtype == num.Float32 && n == width {
+		return kernel.Floats{Data: kernel.FloatsOf(o.from(from, i)), Stride: o.Stride}
+	}
+	v := s.floats(slot, (to-from)*width)
+	clear(v)
+	for r := from; r < to; r++ {
+		o.read(v[(r-from)*width:][:n], r, i)
+	}
+	return kernel.Floats{Data: v, Stride: width}
 }

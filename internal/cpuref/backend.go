@@ -4,8 +4,10 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"os"
 	"runtime"
 
+	"llmrun/internal/cpuref/kernel"
 	"llmrun/internal/ctconv"
 	"llmrun/internal/engine"
 	"llmrun/internal/num"
@@ -18,17 +20,23 @@ type Options struct {
 
 // Backend is the CPU reference. It runs an op at once, in Run.
 type Backend struct {
-	pool *pool
-	err  error // the first failure
-	x    []float64
+	pool    *pool
+	kernels *kernel.Set
+	err     error // the first failure
+	x       []float32
 }
 
-// Open starts a backend's threads. Close stops them.
+// Open starts a backend's threads. Close stops them. LLMRUN_CPU in the environment names the kernels (generic, avx2, neon); the results
+// do not depend on them. Without it they are the fastest that the machine can run. A name that it cannot is the backend's first failure.
 func Open(o Options) *Backend {
 	if o.Threads <= 0 {
 		o.Threads = runtime.NumCPU()
 	}
-	return &Backend{pool: newPool(o.Threads)}
+	kernels, err := kernel.Choose(os.Getenv("LLMRUN_CPU"))
+	if err != nil {
+		err = fmt.Errorf("LLMRUN_CPU: %w", err)
+	}
+	return &Backend{pool: newPool(o.Threads), kernels: kernels, err: err}
 }
 
 // Name is "cpu".
@@ -178,8 +186,34 @@ func (o operand) from(r, i int) []byte { return o.data[(o.Offset+r*o.Stride+i)*o
 // read widens elements i, i+1, … of row r.
 func (o operand) read(dst []float32, r, i int) { num.Float32s(dst, o.dtype, o.from(r, i)) }
 
-// readWide is read for what goes into a sum.
-func (o operand) readWide(dst []float64, r, i int) { widen(dst, o.dtype, o.from(r, i), 1) }
+// row gives n elements of row r, from element i on: where they lie, or widened to the thread's array number slot.
+func (o operand) row(s *scratch, slot, r, i, n int) []float32 {
+	if o.dtype == num.Float32 {
+		return kernel.FloatsOf(o.from(r, i)[:4*n])
+	}
+	row := s.floats(slot, n)
+	o.read(row, r, i)
+	return row
+}
+
+// room gives the memory in which n rows of m elements are computed, from element i of row r on: in place, or in the thread's
+// array number slot. Then put must be called, with no NaN but the one that is stored where the memory is in place.
+func (o operand) room(s *scratch, slot, r, n, i, m int) kernel.Floats {
+	if o.dtype == num.Float32 {
+		return kernel.Floats{Data: kernel.FloatsOf(o.from(r, i)[:4*((n-1)*o.Stride+m)]), Stride: o.Stride}
+	}
+	return kernel.Floats{Data: s.floats(slot, n*m), Stride: m}
+}
+
+// put: see room.
+func (o operand) put(f kernel.Floats, r, n, i, m int) {
+	if o.dtype == num.Float32 {
+		return
+	}
+	for k := range n {
+		o.writeRow(r+k, i, f.Data[k*f.Stride:][:m])
+	}
+}
 
 // write rounds v to element i of row r.
 func (o operand) write(r, i int, v float32) {

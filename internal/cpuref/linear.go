@@ -4,25 +4,13 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"llmrun/internal/cpuref/kernel"
 	"llmrun/internal/engine"
+	"llmrun/internal/num"
 )
 
-// weights is a matrix as the ops of a decoder read it.
-type weights struct{ matrix, scale operand }
-
-func (in operands) weights() weights { return weights{in.get("w"), in.get("scale")} }
-
-// row widens row n of the matrix.
-func (w weights) row(dst []float64, n int) {
-	scale := []float32{1}
-	if w.scale.exists() {
-		w.scale.read(scale, 0, n)
-	}
-	widen(dst, w.matrix.dtype, w.matrix.from(n, 0), scale[0])
-}
-
 func (b *Backend) embed(o *engine.Embed, out, in operands) error {
-	w, ids := in.weights(), in.get("ids")
+	w, scale, ids := in.get("w"), in.get("scale"), in.get("ids")
 	for t := range o.Rows() {
 		if id := int32(binary.LittleEndian.Uint32(ids.from(0, t))); id < 0 || int(id) >= o.W.Rows {
 			return fmt.Errorf("token id %d, the vocabulary has %d", id, o.W.Rows)
@@ -30,60 +18,84 @@ func (b *Backend) embed(o *engine.Embed, out, in operands) error {
 	}
 	dst, positions := out.get("out"), in.get("positions")
 	b.pool.each(o.Rows(), o.Rows()*o.W.Cols, func(s *scratch, t int) {
-		row, add := s.doubles(0, o.W.Cols), s.floats(0, o.W.Cols)
-		w.row(row, int(binary.LittleEndian.Uint32(ids.from(0, t))))
-		if positions.exists() {
-			positions.read(add, t, 0)
+		row, factor := s.floats(0, o.W.Cols), []float32{1}
+		id := int(binary.LittleEndian.Uint32(ids.from(0, t)))
+		w.read(row, id, 0)
+		if scale.exists() {
+			scale.read(factor, 0, id)
 		}
 		for i, v := range row {
-			scaled := float32(float32(v) * o.Scale)
-			if positions.exists() {
-				scaled = float32(scaled + add[i])
-			}
-			dst.write(t, i, scaled)
+			row[i] = float32(float32(v*factor[0]) * o.Scale)
 		}
+		if positions.exists() {
+			b.kernels.Add(row, row, positions.row(s, 1, t, 0, o.W.Cols))
+		}
+		dst.writeRow(t, 0, row)
 	})
 	return nil
 }
 
-const (
-	itemWork   = 1 << 15 // multiply-adds that are worth an item of their own
-	cacheBlock = 1 << 14 // float64 values of x that stay in a core's cache while rows of W pass by
-)
+// matrix is the weights where they lie.
+func (in operands) matrix() kernel.Matrix {
+	w := in.get("w")
+	m := kernel.Matrix{Data: w.from(0, 0), DType: w.dtype, Rows: w.Rows, Cols: w.Cols, Stride: w.Stride * w.dtype.Size()}
+	if scale := in.get("scale"); scale.exists() {
+		m.Scale = kernel.FloatsOf(scale.from(0, 0))[:w.Rows]
+	}
+	return m
+}
 
 func (b *Backend) linear(o *engine.Linear, out, in operands) {
-	w, bias, dst := in.weights(), in.get("bias"), out.get("out")
-	rows, cols, work := o.Rows(), o.W.Cols, o.Rows()*o.W.Cols
-	x := b.wide(in.get("x"))
-	tokens := min(rows, max(1, cacheBlock/cols))
-	block := min(o.W.Rows, max(1, itemWork/work))
-	b.pool.each(blocks(o.W.Rows, block), work*o.W.Rows, func(s *scratch, item int) {
-		row, add := s.doubles(0, cols), s.floats(0, 1)
-		first, end := span(item, o.W.Rows, block)
-		for t0 := 0; t0 < rows; t0 += tokens {
-			for n := first; n < end; n++ {
-				w.row(row, n)
-				if bias.exists() {
-					bias.read(add, 0, n)
-				}
-				for t := t0; t < min(rows, t0+tokens); t++ {
-					sum := dot(row, x[t*cols:][:cols])
-					if bias.exists() {
-						sum = float32(sum + add[0])
-					}
-					dst.write(t, n, sum)
-				}
+	w, bias, dst := in.matrix(), in.get("bias"), out.get("out")
+	x := b.floats(in.get("x"))
+	rows := o.Rows()
+	tokens, block := b.pool.cut(rows, w)
+	tBlocks := blocks(rows, tokens)
+	b.pool.each(blocks(w.Rows, block)*tBlocks, rows*w.Rows*w.Cols, func(s *scratch, item int) {
+		n0, n1 := span(item/tBlocks, w.Rows, block)
+		t0, t1 := span(item%tBlocks, rows, tokens)
+		y := dst.room(s, 0, t0, t1-t0, n0, n1-n0)
+		b.kernels.Product(&s.Temp, y, kernel.Floats{Data: x.Data[t0*x.Stride:], Stride: x.Stride}, t1-t0, w.Span(n0, n1))
+		for t := range t1 - t0 {
+			if row := y.Data[t*y.Stride:][:n1-n0]; bias.exists() {
+				b.kernels.Add(row, row, bias.row(s, 1, 0, n0, n1-n0))
+			} else {
+				b.kernels.Scale(row, row, 1)
 			}
 		}
+		dst.put(y, t0, t1-t0, n0, n1-n0)
 	})
 }
 
-// wide widens all of an operand, once for all threads. It is good until the next call.
-func (b *Backend) wide(o operand) []float64 {
+const (
+	streams     = 4 * 56 << 10 // bytes that an item reads when weights come from memory: four streams, each long enough for its speed
+	tokenBlock  = 64           // of an item whose weights serve many tokens,
+	weightBlock = 60           // with so many rows of weights
+)
+
+// cut says how many tokens and how many rows of weights are an item.
+func (p *pool) cut(rows int, w kernel.Matrix) (tokens, block int) {
+	threads := len(p.work)
+	if rows < 4 {
+		items := blocks(w.Rows*w.Stride, streams)
+		items = blocks(items, threads) * threads
+		return rows, blocks(blocks(w.Rows, items), 4) * 4
+	}
+	// Some items for each thread, so that one that is late does not keep the others.
+	tokens = min(rows, tokenBlock)
+	perThread := blocks(w.Rows*blocks(rows, tokens), 4*threads)
+	return tokens, min(weightBlock, blocks(perThread, 3)*3)
+}
+
+// floats gives all of an operand: where it lies, or widened, once for all threads and good until the next call.
+func (b *Backend) floats(o operand) kernel.Floats {
+	if o.dtype == num.Float32 {
+		return kernel.Floats{Data: kernel.FloatsOf(o.from(0, 0)), Stride: o.Stride}
+	}
 	if n := o.Rows * o.Cols; cap(b.x) < n {
-		b.x = make([]float64, n)
+		b.x = make([]float32, n)
 	}
 	x := b.x[:o.Rows*o.Cols]
-	b.pool.each(o.Rows, len(x), func(_ *scratch, r int) { o.readWide(x[r*o.Cols:][:o.Cols], r, 0) })
-	return x
+	b.pool.each(o.Rows, len(x), func(_ *scratch, r int) { o.read(x[r*o.Cols:][:o.Cols], r, 0) })
+	return kernel.Floats{Data: x, Stride: o.Cols}
 }

@@ -4,6 +4,8 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+
+	"llmrun/internal/cpuref/kernel"
 )
 
 // pool shares the items of an op among the caller and its workers. Who takes which item is chance: the items must not depend
@@ -128,21 +130,13 @@ func blocks(n, size int) int { return (n + size - 1) / size }
 // span is block i of them.
 func span(i, n, size int) (from, to int) { return i * size, min(n, (i+1)*size) }
 
-// scratch is one thread's memory for widened rows. It grows to the largest op and stays.
+// scratch is one thread's memory for rows that are no float32 or not finished. It grows to the largest op and stays.
 type scratch struct {
-	f64 [4][]float64
+	kernel.Temp
 	f32 [4][]float32
 }
 
-// doubles gives n elements of the thread's array number slot, with whatever they held.
-func (s *scratch) doubles(slot, n int) []float64 {
-	if cap(s.f64[slot]) < n {
-		s.f64[slot] = make([]float64, n)
-	}
-	return s.f64[slot][:n]
-}
-
-// floats: see doubles.
+// floats gives n elements of the thread's array number slot, with whatever they held.
 func (s *scratch) floats(slot, n int) []float32 {
 	if cap(s.f32[slot]) < n {
 		s.f32[slot] = make([]float32, n)

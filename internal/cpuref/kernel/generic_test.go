@@ -1,8 +1,7 @@
-package cpuref
+package kernel
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math"
 	"math/big"
 	"math/rand/v2"
@@ -78,19 +77,6 @@ func TestFMAIsExact(t *testing.T) {
 	}
 }
 
-// Products that round to -0 leave -0 in each lane; a term 0·0 of the padding makes it +0.
-func TestDotPadsWithZeros(t *testing.T) {
-	for n, want := range map[int]float64{15: 0, 16: math.Copysign(0, -1)} {
-		a, b := make([]float64, n), make([]float64, n)
-		for i := range n {
-			a[i], b[i] = 0x1p-100, -0x1p-100
-		}
-		if got := dot(a, b); !sameFloat(got, float32(want)) {
-			t.Errorf("%d products of -2^-200: want %g, got %g", n, want, got)
-		}
-	}
-}
-
 // reference is dot as doc.go states it, one step at a time.
 func reference(a, b []float32) float32 {
 	var lane [lanes]float32
@@ -104,18 +90,34 @@ func reference(a, b []float32) float32 {
 	return ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]))
 }
 
+// The plain form is held to the specification; the others are held to the plain form.
 func TestDotIsTheStatedSum(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 2))
 	for n := range 100 {
 		for _, scale := range []float64{1, 1e-24, 1e18} { // the products of the second are subnormal, sums of the third overflow
 			a, b := make([]float32, n), make([]float32, n)
-			wide := [2][]float64{make([]float64, n), make([]float64, n)}
 			for i := range n {
 				a[i], b[i] = float32(r.NormFloat64()*scale), float32(r.NormFloat64()*scale)
-				wide[0][i], wide[1][i] = float64(a[i]), float64(b[i])
 			}
-			if want, got := reference(a, b), dot(wide[0], wide[1]); !sameFloat(want, got) {
-				t.Errorf("%d terms of size %g²: want %x, got %x", n, scale, want, got)
+			for _, s := range Sets() {
+				if want, got := reference(a, b), s.Dot(new(Temp), a, b); !sameFloat(want, got) {
+					t.Errorf("%s: %d terms of size %g²: want %x, got %x", s.Name, n, scale, want, got)
+				}
+			}
+		}
+	}
+}
+
+// Products that round to -0 leave -0 in each lane; a term 0·0 of the padding makes it +0.
+func TestDotPadsWithZeros(t *testing.T) {
+	for n, want := range map[int]float64{15: 0, 16: math.Copysign(0, -1)} {
+		a, b := make([]float32, n), make([]float32, n)
+		for i := range n {
+			a[i], b[i] = 0x1p-100, -0x1p-100
+		}
+		for _, s := range Sets() {
+			if got := s.Dot(new(Temp), a, b); !sameFloat(got, float32(want)) {
+				t.Errorf("%s: %d products of -2^-200: want %g, got %g", s.Name, n, want, got)
 			}
 		}
 	}
@@ -148,39 +150,6 @@ func TestWidenIsExact(t *testing.T) {
 					t.Fatalf("%v, element %d of %d: want %x, got %x", d, i, count, want, got)
 				}
 			}
-		}
-	}
-}
-
-var sink float32
-
-// BenchmarkLinear reports the time of one multiply-add on one core: a row of W widened for one row of x, and for 32.
-func BenchmarkLinear(b *testing.B) {
-	const cols = 1024
-	r := rand.New(rand.NewPCG(3, 4))
-	x, row := make([]float64, cols), make([]float64, cols)
-	for i := range x {
-		x[i] = float64(float32(r.NormFloat64()))
-	}
-	for _, d := range []num.DType{num.Float32, num.Float16, num.BFloat16, num.Int8} {
-		raw := make([]byte, cols*d.Size())
-		for i := range cols {
-			if v := float32(r.NormFloat64() / 16); d == num.Int8 {
-				raw[i] = byte(int8(v * 500))
-			} else {
-				num.PutFloat32(d, raw, i, v)
-			}
-		}
-		for _, rows := range []int{1, 32} {
-			b.Run(fmt.Sprintf("%v/%d", d, rows), func(b *testing.B) {
-				for range b.N {
-					widen(row, d, raw, 0.01)
-					for range rows {
-						sink = dot(row, x)
-					}
-				}
-				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*rows*cols), "ns/fma")
-			})
 		}
 	}
 }

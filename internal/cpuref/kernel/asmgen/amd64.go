@@ -1,0 +1,274 @@
+package main
+
+import (
+	"fmt"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// amd64 writes the kernels for AVX2 with FMA and F16C, which has 16 vector registers of 8 float32 lanes. (With more than 16
+// vectors alive, avo would turn to registers that need AVX-512. A test looks for them.)
+func amd64() {
+	ConstraintExpr("amd64")
+	for _, t := range types {
+		dotRows(t)
+	}
+	for _, t := range types {
+		dotTile(t)
+	}
+	weighted()
+	elementwise()
+	largest()
+	exponentials()
+	readFour()
+	Generate()
+}
+
+func ymm() VecVirtual { return YMM() }
+
+func zero(v VecVirtual) { VXORPS(v, v, v) }
+
+// at is element i + disp of an array of elements of size bytes.
+func at(base, i Register, size, disp int) Mem {
+	return Mem{Base: base, Index: i, Scale: uint8(size), Disp: disp * size}
+}
+
+// load8 widens 8 weights to float32. scale, for int8, is their row's scale in 8 lanes, in a register or in memory.
+func load8(t elem, from Mem, scale Op, to VecVirtual) {
+	switch t.name {
+	case "F32":
+		VMOVUPS(from, to)
+	case "F16":
+		VCVTPH2PS(from, to)
+	case "BF16":
+		VPMOVZXWD(from, to)
+		VPSLLD(Imm(16), to, to)
+	case "I8":
+		VPMOVSXBD(from, to)
+		VCVTDQ2PS(to, to)
+		VMULPS(scale, to, to)
+	}
+}
+
+// lanesIn gives the accumulators their first values: +0, or what an earlier call left.
+func lanesIn(name string, acc []VecVirtual) {
+	mode := Load(Param("mode"), GP64())
+	TESTQ(U32(modeContinue), mode)
+	JNE(LabelRef(name + "_continue"))
+	for _, a := range acc {
+		zero(a)
+	}
+	JMP(LabelRef(name + "_sum"))
+	Label(name + "_continue")
+	lanes := Load(Param("lanes"), GP64())
+	for i, a := range acc {
+		VMOVUPS(Mem{Base: lanes, Disp: 32 * i}, a)
+	}
+	Label(name + "_sum")
+}
+
+// lanesOut leaves the accumulators to a later call and goes on at done, if the mode says so.
+func lanesOut(name, done string, acc []VecVirtual) {
+	mode := Load(Param("mode"), GP64())
+	TESTQ(U32(modeLeave), mode)
+	JE(LabelRef(name + "_reduce"))
+	lanes := Load(Param("lanes"), GP64())
+	for i, a := range acc {
+		VMOVUPS(a, Mem{Base: lanes, Disp: 32 * i})
+	}
+	JMP(LabelRef(done))
+	Label(name + "_reduce")
+}
+
+// advance adds bytes to a pointer among the arguments.
+func advance(param string, bytes int) {
+	p := Load(Param(param), GP64())
+	ADDQ(U32(uint32(bytes)), p)
+	Store(p, Param(param))
+}
+
+// sumLanes gives, in the 4 lanes of an X register, the sums of a, b, c and d by the tree of neighbours.
+func sumLanes(a, b, c, d VecVirtual) Register {
+	VHADDPS(b, a, a)
+	VHADDPS(d, c, c)
+	VHADDPS(c, a, a)
+	high := XMM()
+	VEXTRACTF128(Imm(1), a, high)
+	VADDPS(high, a.AsX(), a.AsX())
+	return a.AsX()
+}
+
+// sumLoop counts i to k, a multiple of 8, in steps of 32 while it can and of 8 then. body does the 8 elements from i + 8·u on.
+func sumLoop(name string, i, k Register, body func(u int)) {
+	limit := GP64()
+	XORQ(i, i)
+	LEAQ(Mem{Base: k, Disp: -32}, limit)
+	JMP(LabelRef(name + "_long_test"))
+	Label(name + "_long")
+	for u := range 4 {
+		body(u)
+	}
+	ADDQ(Imm(32), i)
+	Label(name + "_long_test")
+	CMPQ(i, limit)
+	JLE(LabelRef(name + "_long"))
+	JMP(LabelRef(name + "_short_test"))
+	Label(name + "_short")
+	body(0)
+	ADDQ(Imm(8), i)
+	Label(name + "_short_test")
+	CMPQ(i, k)
+	JLT(LabelRef(name + "_short"))
+}
+
+// dotRows walks four rows at once, far apart, so that memory serves four streams.
+func dotRows(t elem) {
+	name := "dotRows" + t.name
+	TEXT(name, NOSPLIT, "func(w *byte, near, far int, scale, x *float32, k int, y *float32, skip, n int, lanes *float32, mode int)")
+	Doc(fmt.Sprintf("%s: see dotRowsFunc.", name))
+	Pragma("noescape")
+	row := []Register{Load(Param("w"), GP64())}
+	far := Load(Param("far"), GP64())
+	for r := 1; r < 4; r++ {
+		p := GP64()
+		LEAQ(Mem{Base: row[r-1], Index: far, Scale: 1}, p)
+		row = append(row, p)
+	}
+	near, n := Load(Param("near"), GP64()), Load(Param("n"), GP64())
+	x, k := Load(Param("x"), GP64()), Load(Param("k"), GP64())
+	y, skip := Load(Param("y"), GP64()), Load(Param("skip"), GP64())
+	i := GP64()
+
+	Label(name + "_row")
+	var acc, scale [4]VecVirtual
+	for r := range acc {
+		acc[r] = ymm()
+	}
+	if t.name == "I8" {
+		s := Load(Param("scale"), GP64())
+		for r := range scale {
+			scale[r] = ymm()
+			VBROADCASTSS(Mem{Base: s}, scale[r])
+			if r < 3 {
+				ADDQ(skip, s)
+			}
+		}
+		advance("scale", 4)
+	}
+	lanesIn(name, acc[:])
+	sumLoop(name, i, k, func(u int) {
+		xv := ymm()
+		VMOVUPS(at(x, i, 4, 8*u), xv)
+		for r := range acc {
+			from := at(row[r], i, t.size, 8*u)
+			if t.name == "F32" {
+				VFMADD231PS(from, xv, acc[r])
+				continue
+			}
+			w := ymm()
+			load8(t, from, scale[r], w)
+			VFMADD231PS(xv, w, acc[r])
+		}
+	})
+	lanesOut(name, name+"_next", acc[:])
+	sums := sumLanes(acc[0], acc[1], acc[2], acc[3])
+	out := GP64()
+	MOVQ(y, out)
+	for r := range acc {
+		if r == 0 {
+			VMOVSS(sums, Mem{Base: out})
+		} else {
+			ADDQ(skip, out)
+			VEXTRACTPS(Imm(uint64(r)), sums, Mem{Base: out})
+		}
+	}
+	Label(name + "_next")
+	advance("lanes", 32*4)
+	for _, p := range row {
+		ADDQ(near, p)
+	}
+	ADDQ(Imm(4), y)
+	DECQ(n)
+	JNE(LabelRef(name + "_row"))
+	VZEROUPPER()
+	RET()
+}
+
+// dotTile multiplies four rows of x by n·3 rows of w: twelve sums at a time, from seven loads.
+func dotTile(t elem) {
+	const M, N = 4, 3
+	name := "dotTile" + t.name
+	TEXT(name, NOSPLIT, "func(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy, n int, lanes *float32, mode int)")
+	Doc(fmt.Sprintf("%s: see dotTileFunc.", name))
+	Pragma("noescape")
+	xr := []Register{Load(Param("x"), GP64())}
+	ldx := Load(Param("ldx"), GP64())
+	for m := 1; m < M; m++ {
+		p := GP64()
+		LEAQ(Mem{Base: xr[m-1], Index: ldx, Scale: 1}, p)
+		xr = append(xr, p)
+	}
+	w, ldw := Load(Param("w"), GP64()), Load(Param("ldw"), GP64())
+	k, n := Load(Param("k"), GP64()), Load(Param("n"), GP64())
+	i := GP64()
+	var scale Mem
+	if t.name == "I8" {
+		scale = AllocLocal(32 * N)
+	}
+
+	Label(name + "_tile")
+	wr := []Register{w}
+	for r := 1; r < N; r++ {
+		p := GP64()
+		LEAQ(Mem{Base: wr[r-1], Index: ldw, Scale: 1}, p)
+		wr = append(wr, p)
+	}
+	if t.name == "I8" {
+		s := Load(Param("scale"), GP64())
+		for r := range N {
+			v := ymm()
+			VBROADCASTSS(Mem{Base: s, Disp: 4 * r}, v)
+			VMOVUPS(v, scale.Offset(32*r))
+		}
+		advance("scale", 4*N)
+	}
+	acc := make([]VecVirtual, M*N)
+	for a := range acc {
+		acc[a] = ymm()
+	}
+	lanesIn(name, acc)
+	sumLoop(name, i, k, func(u int) {
+		var wv [N]VecVirtual
+		for r := range wv {
+			wv[r] = ymm()
+			load8(t, at(wr[r], i, t.size, 8*u), scale.Offset(32*r), wv[r])
+		}
+		for m := range M {
+			xv := ymm()
+			VMOVUPS(at(xr[m], i, 4, 8*u), xv)
+			for r := range wv {
+				VFMADD231PS(xv, wv[r], acc[m*N+r])
+			}
+		}
+	})
+	lanesOut(name, name+"_next", acc)
+	out, ldy := Load(Param("y"), GP64()), Load(Param("ldy"), GP64())
+	for m := range M {
+		sums := sumLanes(acc[m*N], acc[m*N+1], acc[m*N+2], acc[m*N+2])
+		VMOVLPS(sums, Mem{Base: out})
+		VEXTRACTPS(Imm(2), sums, Mem{Base: out, Disp: 8})
+		if m < M-1 {
+			ADDQ(ldy, out)
+		}
+	}
+	Label(name + "_next")
+	advance("lanes", 32*M*N)
+	advance("y", 4*N)
+	LEAQ(Mem{Base: wr[N-1], Index: ldw, Scale: 1}, w)
+	DECQ(n)
+	JNE(LabelRef(name + "_tile"))
+	VZEROUPPER()
+	RET()
+}

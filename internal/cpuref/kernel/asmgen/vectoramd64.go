@@ -1,0 +1,447 @@
+package main
+
+import (
+	"fmt"
+	"math"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// weighted sums rows of v, each with its weight: eight lanes by row, eight columns at a time.
+func weighted() {
+	const name = "weightedSum"
+	TEXT(name, NOSPLIT, "func(v *float32, ldv int, p *float32, n int, y *float32, d int, lanes *float32, mode int)")
+	Doc("weightedSum: see weightedSumFunc.")
+	Pragma("noescape")
+	v, ldv := Load(Param("v"), GP64()), Load(Param("ldv"), GP64())
+	y, d := Load(Param("y"), GP64()), Load(Param("d"), GP64())
+	ldv3 := GP64()
+	LEAQ(Mem{Base: ldv, Index: ldv, Scale: 2}, ldv3)
+	low, high, p, left := GP64(), GP64(), GP64(), GP64()
+	row := func(r int) Mem {
+		base := low
+		if r >= 4 {
+			base = high
+		}
+		switch r % 4 {
+		case 1:
+			return Mem{Base: base, Index: ldv, Scale: 1}
+		case 2:
+			return Mem{Base: base, Index: ldv, Scale: 2}
+		case 3:
+			return Mem{Base: base, Index: ldv3, Scale: 1}
+		}
+		return Mem{Base: base}
+	}
+
+	Label(name + "_columns")
+	acc := make([]VecVirtual, 8)
+	for a := range acc {
+		acc[a] = ymm()
+	}
+	weight := ymm()
+	term := func(r int) {
+		VBROADCASTSS(Mem{Base: p, Disp: 4 * r}, weight)
+		VFMADD231PS(row(r), weight, acc[r])
+	}
+	lanesIn(name, acc)
+	MOVQ(v, low)
+	LEAQ(Mem{Base: v, Index: ldv, Scale: 4}, high)
+	Load(Param("p"), p)
+	Load(Param("n"), left)
+	JMP(LabelRef(name + "_test"))
+	Label(name + "_rows")
+	for r := range acc {
+		term(r)
+	}
+	LEAQ(Mem{Base: low, Index: ldv, Scale: 8}, low)
+	LEAQ(Mem{Base: high, Index: ldv, Scale: 8}, high)
+	ADDQ(Imm(32), p)
+	SUBQ(Imm(8), left)
+	Label(name + "_test")
+	CMPQ(left, Imm(8))
+	JGE(LabelRef(name + "_rows"))
+	TESTQ(left, left)
+	JE(LabelRef(name + "_whole"))
+	// The last rows, then the terms 0·0 that fill the eight.
+	for r := 0; r < 7; r++ {
+		term(r)
+		zero(weight)
+		CMPQ(left, Imm(uint64(r+1)))
+		JE(LabelRef(fmt.Sprintf("%s_pad%d", name, r+1)))
+	}
+	for r := 1; r < 8; r++ {
+		Label(fmt.Sprintf("%s_pad%d", name, r))
+		VADDPS(weight, acc[r], acc[r])
+	}
+	Label(name + "_whole")
+	lanesOut(name, name+"_next", acc)
+	for step := 1; step < 8; step *= 2 {
+		for a := 0; a < 8; a += 2 * step {
+			VADDPS(acc[a+step], acc[a], acc[a])
+		}
+	}
+	VMOVUPS(acc[0], Mem{Base: y})
+	Label(name + "_next")
+	advance("lanes", 32*8)
+	ADDQ(Imm(32), v)
+	ADDQ(Imm(32), y)
+	SUBQ(Imm(8), d)
+	JG(LabelRef(name + "_columns"))
+	VZEROUPPER()
+	RET()
+}
+
+// eachEight writes a function whose loop does eight elements at a time; n is a positive multiple of 8. body gets the index of the first.
+func eachEight(name, signature string, body func() func(i Register)) {
+	TEXT(name, NOSPLIT, signature)
+	Doc(fmt.Sprintf("%s: see vectorFuncs.", name))
+	Pragma("noescape")
+	loop := body()
+	n, i := Load(Param("n"), GP64()), GP64()
+	XORQ(i, i)
+	Label(name + "_loop")
+	loop(i)
+	ADDQ(Imm(8), i)
+	CMPQ(i, n)
+	JLT(LabelRef(name + "_loop"))
+}
+
+func end() {
+	VZEROUPPER()
+	RET()
+}
+
+func pointer(name string) Register { return Load(Param(name), GP64()) }
+
+func broadcast(param string) VecVirtual {
+	v := ymm()
+	m, err := Param(param).Resolve()
+	if err != nil {
+		panic(err)
+	}
+	VBROADCASTSS(m.Addr, v)
+	return v
+}
+
+func load(p, i Register) VecVirtual {
+	v := ymm()
+	VMOVUPS(at(p, i, 4, 0), v)
+	return v
+}
+
+// theNaN is the NaN that is stored for any.
+func theNaN() VecVirtual {
+	bits, v := GP32(), ymm()
+	MOVL(U32(0x7fc00000), bits)
+	x := v.AsX()
+	VMOVD(bits, x)
+	VPBROADCASTD(x, v)
+	return v
+}
+
+// store puts v, with theNaN for any other.
+func store(v VecVirtual, p, i Register, nan VecVirtual) {
+	odd := ymm()
+	VCMPPS(Imm(3), v, v, odd) // unordered
+	VBLENDVPS(odd, nan, v, v)
+	VMOVUPS(v, at(p, i, 4, 0))
+}
+
+func elementwise() {
+	binary := func(name string, op func(...Op)) {
+		eachEight(name, "func(out, a, b *float32, n int)", func() func(Register) {
+			out, a, b, nan := pointer("out"), pointer("a"), pointer("b"), theNaN()
+			return func(i Register) {
+				v := load(a, i)
+				op(at(b, i, 4, 0), v, v)
+				store(v, out, i, nan)
+			}
+		})
+		end()
+	}
+	binary("addVectors", VADDPS)
+	binary("mulVectors", VMULPS)
+	scalar := func(name string, op func(...Op)) {
+		eachEight(name, "func(out, a *float32, s float32, n int)", func() func(Register) {
+			out, a, s, nan := pointer("out"), pointer("a"), broadcast("s"), theNaN()
+			return func(i Register) {
+				v := load(a, i)
+				op(s, v, v)
+				store(v, out, i, nan)
+			}
+		})
+		end()
+	}
+	scalar("scaleVector", VMULPS)
+	scalar("divideVector", VDIVPS)
+
+	eachEight("normalize", "func(out, x, w *float32, inv, offset float32, n int)", func() func(Register) {
+		out, x, w, nan := pointer("out"), pointer("x"), pointer("w"), theNaN()
+		inv, offset := broadcast("inv"), broadcast("offset")
+		return func(i Register) {
+			v, gain := load(x, i), ymm()
+			VMULPS(inv, v, v)
+			VADDPS(at(w, i, 4, 0), offset, gain)
+			VMULPS(gain, v, v)
+			store(v, out, i, nan)
+		}
+	})
+	end()
+
+	eachEight("rotate", "func(outA, outB, a, b, cos, sin *float32, n int)", func() func(Register) {
+		outA, outB, a, b := pointer("outA"), pointer("outB"), pointer("a"), pointer("b")
+		cos, sin, nan := pointer("cos"), pointer("sin"), theNaN()
+		return func(i Register) {
+			av, bv, c, s := load(a, i), load(b, i), load(cos, i), load(sin, i)
+			ac, bs, bc, as := ymm(), ymm(), ymm(), ymm()
+			VMULPS(c, av, ac)
+			VMULPS(s, bv, bs)
+			VSUBPS(bs, ac, ac)
+			VMULPS(c, bv, bc)
+			VMULPS(s, av, as)
+			VADDPS(as, bc, bc)
+			store(ac, outA, i, nan)
+			store(bc, outB, i, nan)
+		}
+	})
+	end()
+}
+
+// largest leaves in eight lanes the maximum of every eighth element, or a NaN if there is one.
+func largest() {
+	var most, odd VecVirtual
+	eachEight("largest", "func(x *float32, n int, lanes *float32)", func() func(Register) {
+		x := pointer("x")
+		most, odd = ymm(), ymm()
+		bits := GP32()
+		MOVL(U32(0xff800000), bits)
+		first := most.AsX()
+		VMOVD(bits, first)
+		VPBROADCASTD(first, most)
+		zero(odd)
+		return func(i Register) {
+			v, not := load(x, i), ymm()
+			VCMPPS(Imm(3), v, v, not)
+			VORPS(not, odd, odd)
+			VMAXPS(v, most, most)
+		}
+	})
+	VORPS(odd, most, most) // all bits set are a NaN
+	VMOVUPS(most, Mem{Base: pointer("lanes")})
+	end()
+}
+
+var constants = map[float64]Mem{}
+
+// constant is a float64 in four lanes of memory.
+func constant(v float64) Mem {
+	m, known := constants[v]
+	if !known {
+		panic(fmt.Sprintf("constant %v is not declared", v))
+	}
+	return m
+}
+
+// declare lays out the constants of exp and of those who call it.
+func declare(values ...float64) {
+	m := GLOBL("float64s", RODATA|NOPTR)
+	for i, v := range values {
+		for l := range 4 {
+			DATA(32*i+8*l, U64(math.Float64bits(v))) // avo would write 22 as an integer
+		}
+		constants[v] = m.Offset(32 * i)
+	}
+}
+
+const (
+	log2E = math.Log2E
+	ln2Hi = 0x1.62e42feep-1
+	ln2Lo = 0x1.a39ef35793c76p-33
+	// Beyond these, e^x and the float32 made of it are what they are here: 0, or 1 when 1 is added; and infinite.
+	lowest, highest = -708, 710
+	// Adding it puts k+1023, an exponent's bits, at the bottom of the sum's.
+	exponent = 3<<51 + 1023
+	gelu3    = 0.044715
+	geluRoot = math.Sqrt2 / math.SqrtPi
+)
+
+var expSeries = []float64{1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040, 1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1, 1}
+
+// exp is num.Exp of four float64, operation by operation.
+func exp(x VecVirtual) VecVirtual {
+	bounded, low, k, r, t, p := ymm(), ymm(), ymm(), ymm(), ymm(), ymm()
+	VMOVUPD(constant(highest), bounded)
+	VMINPD(x, bounded, bounded) // a NaN in x comes through
+	VMOVUPD(constant(lowest), low)
+	VMAXPD(bounded, low, bounded)
+	VMULPD(constant(log2E), bounded, k)
+	VROUNDPD(Imm(8), k, k) // to nearest even
+	VMULPD(constant(ln2Hi), k, t)
+	VSUBPD(t, bounded, r)
+	VMULPD(constant(ln2Lo), k, t)
+	VSUBPD(t, r, r)
+	VMOVUPD(constant(expSeries[0]), p)
+	for _, c := range expSeries[1:] {
+		VMULPD(r, p, p)
+		VADDPD(constant(c), p, p)
+	}
+	VADDPD(constant(exponent), k, k)
+	VPSLLQ(Imm(52), k, k)
+	VMULPD(k, p, p)
+	return p
+}
+
+// signOf gives the sign bits of v, and v without them.
+func signOf(v VecVirtual) (sign, magnitude VecVirtual) {
+	sign, magnitude = ymm(), ymm()
+	VMOVUPD(constant(math.Copysign(0, -1)), sign)
+	VANDNPD(v, sign, magnitude)
+	VANDPD(v, sign, sign)
+	return sign, magnitude
+}
+
+// tanh is num.Tanh of four float64.
+func tanh(x VecVirtual) VecVirtual {
+	sign, a := signOf(x)
+	twice, up := ymm(), ymm()
+	VADDPD(a, a, twice)
+	e := exp(twice)
+	VADDPD(constant(1), e, up)
+	one := ymm()
+	VMOVUPD(constant(1), one)
+	VSUBPD(one, e, e)
+	VDIVPD(up, e, e)
+	// 1 beyond 22.
+	which := ymm()
+	VCMPPD(Imm(0x1e), constant(22), a, which) // greater than
+	VBLENDVPD(which, one, e, e)
+	VORPD(sign, e, e)
+	// x - x³/3 below 1e-4.
+	small := ymm()
+	VMULPD(x, x, small)
+	VMULPD(small, x, small)
+	VDIVPD(constant(3), small, small)
+	VSUBPD(small, x, small)
+	VCMPPD(Imm(0x11), constant(1e-4), a, which) // less than
+	VBLENDVPD(which, small, e, e)
+	return e
+}
+
+// eachFour computes f of eight float32, as twice four float64.
+func eachFour(x, i Register, f func(x VecVirtual) VecVirtual) VecVirtual {
+	var half [2]VecVirtual
+	for h := range half {
+		wide := ymm()
+		VCVTPS2PD(at(x, i, 4, 4*h), wide)
+		y := f(wide)
+		half[h] = XMM()
+		VCVTPD2PSY(y, half[h])
+	}
+	whole := ymm()
+	VINSERTF128(Imm(1), half[1], half[0].AsY(), whole)
+	return whole
+}
+
+func exponentials() {
+	declare(append([]float64{lowest, highest, log2E, ln2Hi, ln2Lo, exponent, math.Copysign(0, -1), 22, 3, 1e-4, gelu3, geluRoot}, expSeries[:11]...)...)
+
+	var acc VecVirtual
+	eachEight("expSum", "func(out, x *float32, top float32, n int, lanes *float32)", func() func(Register) {
+		out, x, top := pointer("out"), pointer("x"), broadcast("top")
+		wide := ymm()
+		VCVTPS2PD(top.AsX(), wide)
+		acc = ymm()
+		zero(acc)
+		return func(i Register) {
+			v := eachFour(x, i, func(x VecVirtual) VecVirtual {
+				VSUBPD(wide, x, x)
+				return exp(x)
+			})
+			VADDPS(v, acc, acc)
+			VMOVUPS(v, at(out, i, 4, 0))
+		}
+	})
+	VMOVUPS(acc, Mem{Base: pointer("lanes")})
+	end()
+
+	function := func(name string, f func(x VecVirtual) VecVirtual) {
+		eachEight(name, "func(out, x *float32, n int)", func() func(Register) {
+			out, x, nan := pointer("out"), pointer("x"), theNaN()
+			return func(i Register) { store(eachFour(x, i, f), out, i, nan) }
+		})
+		end()
+	}
+	function("silu8", func(x VecVirtual) VecVirtual {
+		minus := ymm()
+		VXORPD(constant(math.Copysign(0, -1)), x, minus)
+		e := exp(minus)
+		VADDPD(constant(1), e, e)
+		VDIVPD(e, x, x)
+		return x
+	})
+	function("geluTanh8", func(x VecVirtual) VecVirtual {
+		inner := ymm()
+		VMULPD(x, x, inner)
+		VMULPD(inner, x, inner)
+		VMULPD(constant(gelu3), inner, inner)
+		VADDPD(inner, x, inner)
+		VMULPD(constant(geluRoot), inner, inner)
+		t := tanh(inner)
+		VADDPD(constant(1), t, t)
+		VMULPD(constant(0.5), x, x)
+		VMULPD(t, x, x)
+		return x
+	})
+
+	eachEight("softCap8", "func(out, x *float32, bound float32, n int)", func() func(Register) {
+		out, x, bound, nan := pointer("out"), pointer("x"), broadcast("bound"), theNaN()
+		wide := ymm()
+		VCVTPS2PD(bound.AsX(), wide)
+		return func(i Register) {
+			store(eachFour(x, i, func(x VecVirtual) VecVirtual {
+				VDIVPD(wide, x, x)
+				t := tanh(x)
+				VMULPD(t, wide, t)
+				return t
+			}), out, i, nan)
+		}
+	})
+	end()
+}
+
+// readFour reads four streams of n bytes, stride apart: as fast as memory can be read. n is a multiple of 64.
+func readFour() {
+	TEXT("readFour", NOSPLIT, "func(p *byte, stride, n int) float32")
+	Doc("readFour reads four streams of n bytes, a multiple of 64, stride bytes apart.")
+	Pragma("noescape")
+	stride, n, i := pointer("stride"), pointer("n"), GP64()
+	stream := []Register{pointer("p")}
+	for r := 1; r < 4; r++ {
+		p := GP64()
+		LEAQ(Mem{Base: stream[r-1], Index: stride, Scale: 1}, p)
+		stream = append(stream, p)
+	}
+	var acc [8]VecVirtual
+	for a := range acc {
+		acc[a] = ymm()
+		zero(acc[a])
+	}
+	XORQ(i, i)
+	Label("readFour_loop")
+	for a := range acc {
+		VADDPS(at(stream[a/2], i, 1, 32*(a%2)), acc[a], acc[a])
+	}
+	ADDQ(Imm(64), i)
+	CMPQ(i, n)
+	JLT(LabelRef("readFour_loop"))
+	for step := 4; step >= 1; step /= 2 {
+		for a := range step {
+			VADDPS(acc[a+step], acc[a], acc[a])
+		}
+	}
+	Store(acc[0].AsX(), ReturnIndex(0))
+	end()
+}

@@ -1,0 +1,218 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"unsafe"
+
+	"llmrun/internal/num"
+)
+
+// generic is the plain form: the specification as a program, and the test of the other forms.
+var generic = &Set{
+	Name:        "generic",
+	dotRows:     byType(genericRows),
+	dotTile:     byType(genericTile),
+	weightedSum: genericWeightedSum,
+	vector:      genericVectors,
+}
+
+func byType[F any](f func(num.DType) F) (table [num.NumDTypes]F) {
+	for _, d := range []num.DType{num.Float32, num.Float16, num.BFloat16, num.Int8} {
+		table[d] = f(d)
+	}
+	return table
+}
+
+// plus gives p + c as a float64 that converts to the correctly rounded float32. p is a product of two float32 values,
+// which float64 holds exactly, and c a float32 value; so float32(plus(p, c)) is their fused multiply-add.
+//
+// The sum's rounding to float64 matters to the later rounding to float32 only if it made a tie. A tie between two float32
+// neighbours is a 1 followed by zeros: 28 of them at least, more among the subnormals. Such sums are done again with care.
+func plus(p, c float64) (s float64) {
+	if s = p + c; math.Float64bits(s)<<(64-28) == 0 {
+		return num.RoundOddSum(p, c)
+	}
+	return
+}
+
+// sum adds the products of a and b, a multiple of 8, to their lanes. a holds float32 values.
+func sum(l *[lanes]float32, a []float64, b []float32) {
+	b = b[:len(a)]
+	l0, l1, l2, l3, l4, l5, l6, l7 := l[0], l[1], l[2], l[3], l[4], l[5], l[6], l[7]
+	for len(a) >= lanes && len(b) >= lanes {
+		l0 = float32(plus(a[0]*float64(b[0]), float64(l0)))
+		l1 = float32(plus(a[1]*float64(b[1]), float64(l1)))
+		l2 = float32(plus(a[2]*float64(b[2]), float64(l2)))
+		l3 = float32(plus(a[3]*float64(b[3]), float64(l3)))
+		l4 = float32(plus(a[4]*float64(b[4]), float64(l4)))
+		l5 = float32(plus(a[5]*float64(b[5]), float64(l5)))
+		l6 = float32(plus(a[6]*float64(b[6]), float64(l6)))
+		l7 = float32(plus(a[7]*float64(b[7]), float64(l7)))
+		a, b = a[lanes:], b[lanes:]
+	}
+	*l = [lanes]float32{l0, l1, l2, l3, l4, l5, l6, l7}
+}
+
+// tree sums the lanes.
+func tree(l *[lanes]float32) float32 {
+	return float32(float32(l[0]+l[1])+float32(l[2]+l[3])) + float32(float32(l[4]+l[5])+float32(l[6]+l[7]))
+}
+
+// begin gives lanes their first values; end, their last use.
+func begin(l *[lanes]float32, kept *float32, i, mode int) {
+	*l = [lanes]float32{}
+	if mode&modeContinue != 0 {
+		copy(l[:], unsafe.Slice(move(kept, 4*lanes*i), lanes))
+	}
+}
+
+func end(l *[lanes]float32, kept *float32, i, mode int, y *float32) {
+	if mode&modeLeave != 0 {
+		copy(unsafe.Slice(move(kept, 4*lanes*i), lanes), l[:])
+		return
+	}
+	*y = tree(l)
+}
+
+// move is p moved by so many bytes.
+func move[T any](p *T, bytes int) *T { return (*T)(unsafe.Add(unsafe.Pointer(p), bytes)) }
+
+// piece is how many weights are widened at a time.
+const piece = 64
+
+// dots computes the sums of one row of weights with some rows of x, ldx bytes apart.
+func dots(l [][lanes]float32, d num.DType, w *byte, scale *float32, x *float32, ldx, k int) {
+	var wide [piece]float64
+	s := float32(1)
+	if d == num.Int8 {
+		s = *scale
+	}
+	for k0 := 0; k0 < k; k0 += piece {
+		n := min(piece, k-k0)
+		widen(wide[:n], d, unsafe.Slice(move(w, k0*d.Size()), n*d.Size()), s)
+		for m := range l {
+			sum(&l[m], wide[:n], unsafe.Slice(move(x, m*ldx+4*k0), n))
+		}
+	}
+}
+
+func genericRows(d num.DType) dotRowsFunc {
+	return func(w *byte, near, far int, scale, x *float32, k int, y *float32, skip, n int, kept *float32, mode int) {
+		var l [1][lanes]float32
+		for i := range n {
+			for r := range 4 {
+				begin(&l[0], kept, 4*i+r, mode)
+				dots(l[:], d, move(w, i*near+r*far), move(scale, 4*i+r*skip), x, 0, k)
+				end(&l[0], kept, 4*i+r, mode, move(y, 4*i+r*skip))
+			}
+		}
+	}
+}
+
+func genericTile(d num.DType) dotTileFunc {
+	return func(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy, n int, kept *float32, mode int) {
+		var l [4][lanes]float32
+		for i := range 3 * n {
+			at := func(m int) int { return i/3*12 + m*3 + i%3 }
+			for m := range l {
+				begin(&l[m], kept, at(m), mode)
+			}
+			dots(l[:], d, move(w, i*ldw), move(scale, 4*i), x, ldx, k)
+			for m := range l {
+				end(&l[m], kept, at(m), mode, move(y, m*ldy+4*i))
+			}
+		}
+	}
+}
+
+func genericWeightedSum(v *float32, ldv int, p *float32, n int, y *float32, d int, kept *float32, mode int) {
+	weights := unsafe.Slice(p, n)
+	for i := range d {
+		var l [lanes]float32
+		at := func(lane int) *float32 { return move(kept, 4*(i/8*64+lane*8+i%8)) }
+		if mode&modeContinue != 0 {
+			for lane := range l {
+				l[lane] = *at(lane)
+			}
+		}
+		for j := range blocks(n) {
+			product := 0.0
+			if j < n {
+				product = float64(weights[j]) * float64(*move(v, j*ldv+4*i))
+			}
+			l[j%lanes] = float32(plus(product, float64(l[j%lanes])))
+		}
+		if mode&modeLeave == 0 {
+			*move(y, 4*i) = tree(&l)
+			continue
+		}
+		for lane := range l {
+			*at(lane) = l[lane]
+		}
+	}
+}
+
+// blocks is n made a multiple of 8.
+func blocks(n int) int { return (n + lanes - 1) &^ (lanes - 1) }
+
+// widen reads len(dst) elements of type d from b, which has no alignment. scale is for int8 alone.
+func widen(dst []float64, d num.DType, b []byte, scale float32) {
+	b = b[:len(dst)*d.Size()]
+	switch d {
+	case num.Float32:
+		for len(dst) >= lanes && len(b) >= 4*lanes {
+			dst[0], dst[1], dst[2], dst[3] = float32At(b, 0), float32At(b, 1), float32At(b, 2), float32At(b, 3)
+			dst[4], dst[5], dst[6], dst[7] = float32At(b, 4), float32At(b, 5), float32At(b, 6), float32At(b, 7)
+			dst, b = dst[lanes:], b[4*lanes:]
+		}
+		for i := range dst {
+			dst[i] = float32At(b, i)
+		}
+	case num.Float16:
+		for len(dst) >= 4 && len(b) >= 8 {
+			u := binary.LittleEndian.Uint64(b)
+			dst[0], dst[1], dst[2], dst[3] = float16(u), float16(u>>16), float16(u>>32), float16(u>>48)
+			if (u&0x7c007c007c007c00+0x0400040004000400)&0x8000800080008000 != 0 { // an infinity or a NaN among them
+				float16s(dst[:4], b)
+			}
+			dst, b = dst[4:], b[8:]
+		}
+		float16s(dst, b)
+	case num.BFloat16:
+		for len(dst) >= 4 && len(b) >= 8 {
+			u := binary.LittleEndian.Uint64(b)
+			dst[0], dst[1] = bfloat16(u), bfloat16(u>>16)
+			dst[2], dst[3] = bfloat16(u>>32), bfloat16(u>>48)
+			dst, b = dst[4:], b[8:]
+		}
+		for i := range dst {
+			dst[i] = bfloat16(uint64(binary.LittleEndian.Uint16(b[2*i:])))
+		}
+	case num.Int8:
+		for i := range dst {
+			dst[i] = float64(float32(float32(int8(b[i])) * scale))
+		}
+	default:
+		panic(fmt.Sprintf("BUG: a matrix of %v", d))
+	}
+}
+
+func float32At(b []byte, i int) float64 {
+	return float64(math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:])))
+}
+
+// float16 widens a finite half, the low 16 bits of u. The sign goes to bit 63 and the rest to the lower bits of the exponent
+// and down: that is the value times 2^(15-1023), subnormals included, which an exact product mends.
+func float16(u uint64) float64 {
+	return math.Float64frombits(u<<48&(1<<63)|u&0x7fff<<42) * 0x1p1008
+}
+
+func float16s(dst []float64, b []byte) {
+	for i := range dst {
+		dst[i] = float64(num.Float16ToFloat32(binary.LittleEndian.Uint16(b[2*i:])))
+	}
+}
+
+func bfloat16(u uint64) float64 { return float64(math.Float32frombits(uint32(u) << 16)) }

@@ -1,0 +1,79 @@
+// Package kernel holds the inner loops of the CPU reference, in three forms with the same bits: plain Go, AVX2 with FMA and F16C
+// for amd64, NEON for arm64. Package cpuref's documentation is their specification.
+//
+// Sums run in eight lanes by index modulo 8, each a chain of fused multiply-adds, so a lane of the sum is a lane of a register (or of
+// two) whatever the shape of the loop: rows by rows, in tiles, with the terms cut into pieces and the lanes put aside in between.
+// Weights are read where they lie in the file, unaligned and never beyond their last byte, and widened in registers.
+package kernel
+
+import (
+	"fmt"
+	"strings"
+
+	"llmrun/internal/num"
+)
+
+//go:generate go -C asmgen run . amd64 ../kernel_amd64.s ../stubs_amd64.go
+//go:generate go -C asmgen run . arm64 ../kernel_arm64.s ../stubs_arm64.go
+
+// lanes is the number of partial sums of every sum.
+const lanes = 8
+
+// How a call of dotRows, dotTile or weightedSum is part of a longer sum.
+const (
+	modeContinue = 1 << iota // the lanes start with what is in memory, not with +0
+	modeLeave                // the lanes are put to memory, not summed to y
+)
+
+// dotRowsFunc multiplies x by 4·n rows of weights: y[r·skip + i] = dot(w[r·far + i·near], x[:k]) for r < 4, i < n. near, far and skip
+// are bytes. k is a multiple of 8. scale, for int8, has the layout of y; lanes holds 8 for each row, in the order [n, 4].
+type dotRowsFunc func(w *byte, near, far int, scale, x *float32, k int, y *float32, skip, n int, lanes *float32, mode int)
+
+// dotTileFunc multiplies 4 rows of x by 3·n rows of weights: y[m·ldy + i] = dot(w[i·ldw], x[m·ldx]) for m < 4, i < 3·n. The strides
+// are bytes. k is a multiple of 8. lanes holds 8 for each sum, in the order [n, 4, 3].
+type dotTileFunc func(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy, n int, lanes *float32, mode int)
+
+// weightedSumFunc sums n rows of d floats with weights: y[i] = Σⱼ p[j]·v[j·ldv + i], with the lanes by j. ldv is bytes. d is
+// a positive multiple of 8, and n one of 8 if the mode is to leave the lanes, of which there are 8·d in the order [d/8, 8, 8].
+type weightedSumFunc func(v *float32, ldv int, p *float32, n int, y *float32, d int, lanes *float32, mode int)
+
+// vectorFuncs compute element by element; n is a positive multiple of 8. Outputs may be inputs. NaNs are stored as theNaN, but for exp.
+type vectorFuncs struct {
+	add, mul      func(out, a, b *float32, n int)
+	scale, divide func(out, a *float32, s float32, n int)
+	normalize     func(out, x, w *float32, inv, offset float32, n int)      // (x·inv)·(offset+w)
+	rotate        func(outA, outB, a, b, cos, sin *float32, n int)          // a·cos - b·sin, b·cos + a·sin
+	largest       func(x *float32, n int, lanes *float32)                   // the maximum of each lane, or some NaN
+	expSum        func(out, x *float32, top float32, n int, lanes *float32) // exp(x - top), and their sum in lanes
+	silu          func(out, x *float32, n int)
+	geluTanh      func(out, x *float32, n int)
+	softCap       func(out, x *float32, bound float32, n int)
+}
+
+// Set is one form of the kernels.
+type Set struct {
+	Name        string
+	dotRows     [num.NumDTypes]dotRowsFunc
+	dotTile     [num.NumDTypes]dotTileFunc
+	weightedSum weightedSumFunc
+	vector      vectorFuncs
+}
+
+// Sets gives the forms that this machine can run, the plain one first and the fastest last.
+func Sets() []*Set { return append([]*Set{generic}, machine()...) }
+
+// Choose gives the set of that name, or for "" the fastest.
+func Choose(name string) (*Set, error) {
+	sets := Sets()
+	var names []string
+	for _, s := range sets {
+		if s.Name == name {
+			return s, nil
+		}
+		names = append(names, s.Name)
+	}
+	if name != "" {
+		return nil, fmt.Errorf("this machine has no kernels %q, but %s", name, strings.Join(names, " and "))
+	}
+	return sets[len(sets)-1], nil
+}

@@ -1,0 +1,199 @@
+package kernel
+
+import (
+	"fmt"
+	"unsafe"
+
+	"llmrun/internal/num"
+)
+
+// Matrix is rows of weights where they lie in memory, without any alignment.
+type Matrix struct {
+	Data       []byte
+	DType      num.DType // float32, float16, bfloat16 or int8
+	Rows, Cols int
+	Stride     int       // bytes from row to row
+	Scale      []float32 // int8 only, one for each row: the weight is float32(q)·scale, rounded
+}
+
+// Span is rows [from, to) of the matrix.
+func (w Matrix) Span(from, to int) Matrix {
+	w.Data, w.Rows = w.Data[from*w.Stride:], to-from
+	if w.Scale != nil {
+		w.Scale = w.Scale[from:to]
+	}
+	return w
+}
+
+// Floats are rows of float32 values in a longer array.
+type Floats struct {
+	Data   []float32
+	Stride int // elements from row to row
+}
+
+// Temp is one thread's memory for sums that are not finished. It grows to the largest and stays.
+type Temp struct {
+	lanes, sums [lanes]float32
+	kept        []float32
+	tail        [4][lanes]float32 // the last terms of four rows of weights,
+	xTail       [lanes]float32    // and of x, with zeros up to eight
+	wide        [lanes]float64
+	four        [4]float32
+}
+
+func (t *Temp) keep(n int) *float32 {
+	if len(t.kept) < n {
+		t.kept = make([]float32, n)
+	}
+	return &t.kept[0]
+}
+
+// Product gives out[m, n] = dot(w[n], x[m]) for the first rows rows of x. A row of x has the same sums alone and among others.
+func (s *Set) Product(t *Temp, out, x Floats, rows int, w Matrix) {
+	if rows == 0 || w.Rows == 0 {
+		return
+	}
+	size := w.DType.Size()
+	if len(w.Data) < (w.Rows-1)*w.Stride+w.Cols*size || len(x.Data) < (rows-1)*x.Stride+w.Cols ||
+		len(out.Data) < (rows-1)*out.Stride+w.Rows || w.DType == num.Int8 && len(w.Scale) < w.Rows {
+		panic(fmt.Sprintf("BUG: %d rows · [%d %d] of %v, %d bytes apart: %d bytes, %d scales, %d inputs, %d outputs", rows, w.Rows, w.Cols,
+			w.DType, w.Stride, len(w.Data), len(w.Scale), len(x.Data), len(out.Data)))
+	}
+	if w.Cols == 0 {
+		for m := range rows {
+			clear(out.Data[m*out.Stride:][:w.Rows])
+		}
+		return
+	}
+	if rows >= 4 && w.Rows >= 3 && w.Cols%lanes == 0 {
+		s.tiles(t, out, x, rows, w)
+		return
+	}
+	for m := range rows {
+		s.rows(t, out.Data[m*out.Stride:], x.Data[m*x.Stride:], w)
+	}
+}
+
+// Dot gives dot(a, b).
+func (s *Set) Dot(t *Temp, a, b []float32) float32 {
+	s.Product(t, Floats{t.four[:], 0}, Floats{b, 0}, 1, Matrix{Data: Bytes(a), Rows: 1, Cols: len(a)})
+	return t.four[0]
+}
+
+// rows multiplies one row of x. Memory serves four distant streams better than one: the first starts at row 0 and the others each a
+// quarter of the rows further. They are equally long, so where 4 does not divide the rows some are computed twice.
+func (s *Set) rows(t *Temp, out, x []float32, w Matrix) {
+	quarter := w.Rows / 4
+	near, far, skip, n := w.Stride, quarter*w.Stride, 4*quarter, w.Rows-3*quarter
+	scale := unsafe.SliceData(w.Scale)
+	f := s.dotRows[w.DType]
+	whole := w.Cols &^ (lanes - 1)
+	if whole == w.Cols {
+		f(&w.Data[0], near, far, scale, &x[0], whole, &out[0], skip, n, nil, 0)
+		return
+	}
+	kept := t.keep(4 * lanes)
+	t.xTail = [lanes]float32{}
+	copy(t.xTail[:], x[whole:w.Cols])
+	for i := range n {
+		f(&w.Data[i*near], near, far, move(scale, 4*i), &x[0], whole, &out[i], skip, 1, kept, modeLeave)
+		for r := range t.tail {
+			row := i + r*quarter
+			t.tail[r] = [lanes]float32{}
+			wide, factor := t.wide[:w.Cols-whole], float32(1)
+			if w.DType == num.Int8 {
+				factor = w.Scale[row]
+			}
+			widen(wide, w.DType, w.Data[row*near+whole*w.DType.Size():], factor)
+			for k, v := range wide {
+				t.tail[r][k] = float32(v)
+			}
+		}
+		s.dotRows[num.Float32]((*byte)(unsafe.Pointer(&t.tail)), 0, 4*lanes, nil, &t.xTail[0], lanes, &out[i], skip, 1, kept, modeContinue)
+	}
+}
+
+// The blocks that tiles works in: so many rows of weights and of x, of so many columns, stay in a core's second cache together.
+const (
+	weightBlock = 60
+	inputBlock  = 64
+	columnBlock = 1024
+)
+
+// tiles multiplies four rows of x and more by three rows of weights and more. Tiles at the edges reach back over finished sums.
+func (s *Set) tiles(t *Temp, out, x Floats, rows int, w Matrix) {
+	columns := w.Cols
+	if columns > columnBlock*3/2 {
+		parts := (columns + columnBlock - 1) / columnBlock
+		columns = ((columns+parts-1)/parts + 15) / 16 * 16
+	}
+	if columns < w.Cols {
+		t.keep(inputBlock * (weightBlock + 2) * lanes)
+	}
+	for n0 := 0; n0 < w.Rows; n0 += weightBlock {
+		n1 := min(w.Rows, n0+weightBlock)
+		block := w.Span(max(0, min(n0, n1-3)), n1)
+		for m0 := 0; m0 < rows; m0 += inputBlock {
+			m1 := min(rows, m0+inputBlock)
+			for k := 0; k < w.Cols; k += columns {
+				mode := 0
+				if k > 0 {
+					mode |= modeContinue
+				}
+				if k+columns < w.Cols {
+					mode |= modeLeave
+				}
+				s.tileBlock(t, out, x, min(m0, m1-4), m1, block, n1-block.Rows, k, min(columns, w.Cols-k), mode)
+			}
+		}
+	}
+}
+
+// tileBlock adds columns [k, k+columns) of block, whose first row is output n0, to the sums of rows [m0, m1) of x.
+func (s *Set) tileBlock(t *Temp, out, x Floats, m0, m1 int, block Matrix, n0, k, columns, mode int) {
+	f := s.dotTile[block.DType]
+	kept := unsafe.SliceData(t.kept)
+	run := func(m, n, count int) {
+		f(&x.Data[m*x.Stride+k], 4*x.Stride, &block.Data[n*block.Stride+k*block.DType.Size()], block.Stride, move(unsafe.SliceData(block.Scale), 4*n),
+			columns, &out.Data[m*out.Stride+n0+n], 4*out.Stride, count, kept, mode)
+		if mode != 0 {
+			kept = move(kept, 4*lanes*12*count)
+		}
+	}
+	for m := m0; m < m1; m += 4 {
+		first := min(m, m1-4)
+		run(first, 0, block.Rows/3)
+		if block.Rows%3 != 0 {
+			run(first, block.Rows-3, 1)
+		}
+	}
+}
+
+// WeightedSum gives y = Σⱼ p[j]·v[j], in pieces: the keys of the first start the sum and those of the last finish it. p of the others has
+// a multiple of 8 elements, y always. part is memory for eight times y.
+func (s *Set) WeightedSum(y, p []float32, v Floats, part []float32, first, last bool) {
+	if len(y) == 0 {
+		return
+	}
+	if len(v.Data) < (len(p)-1)*v.Stride+len(y) || len(part) < lanes*len(y) || len(y)%lanes != 0 || len(p)%lanes != 0 && !last {
+		panic(fmt.Sprintf("BUG: %d weights of %d columns, %d apart, in %d values", len(p), len(y), v.Stride, len(v.Data)))
+	}
+	mode := 0
+	if !first {
+		mode |= modeContinue
+	}
+	if !last {
+		mode |= modeLeave
+	}
+	s.weightedSum(unsafe.SliceData(v.Data), 4*v.Stride, unsafe.SliceData(p), len(p), &y[0], len(y), &part[0], mode)
+}
+
+// Bytes is the memory of a.
+func Bytes(a []float32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(a))), 4*len(a))
+}
+
+// FloatsOf is the little-endian float32 values in b, which has no alignment. The machine is little-endian too.
+func FloatsOf(b []byte) []float32 {
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
+}
