@@ -25,7 +25,7 @@ shoot() {
   [ "$(id -u)" != 0 ] || sandbox=--no-sandbox
   "$browser" --headless $sandbox --disable-gpu --hide-scrollbars --user-data-dir="$work/profile" --allow-file-access-from-files \
     --screenshot="$work/$2.png" --window-size="$3,$4" ${5:-} "file://$work/$1.html" >/dev/null 2>&1
-  pngquant --force --strip 64 --output "docs/screenshots/$2.png" "$work/$2.png"
+  pngquant --force --strip --nofs 128 --output "docs/screenshots/$2.png" "$work/$2.png"
   printf 'docs/screenshots/%s.png\n' "$2"
 }
 

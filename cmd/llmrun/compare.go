@@ -38,7 +38,7 @@ differences by what rounding does to the reference's own logits.
 Exit code: 0 MATCH, 1 DIVERGED, 2 could not run, 3 INCONCLUSIVE: the run could not have told, 130 interrupted.`,
 		Example: `  llmrun compare                              # the embedded model, cpu against metal
   llmrun compare --model DIR -p "Once upon a time"
-  llmrun compare --compute-type float16
+  llmrun compare --compute-type float16 --html report.html
   llmrun compare --fault gelu-unclamped       # break it on purpose, watch it being named`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {

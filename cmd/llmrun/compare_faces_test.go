@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/spf13/cobra"
 )
 
@@ -77,5 +78,33 @@ func TestCommandLine(t *testing.T) {
 	}
 	if want := "llmrun compare --model=a/b --strict"; replay != want {
 		t.Errorf("want %s, got %s", want, replay)
+	}
+}
+
+// TestPublishedSchema: what the program prints is what docs/schema promises, with the sides followed and with a prompt that proves nothing.
+func TestPublishedSchema(t *testing.T) {
+	schema, err := jsonschema.NewCompiler().Compile("../../docs/schema/compare-1.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		exit int
+		args []string
+	}{
+		{exitDone, []string{"--ids", "2,296,1402,657,338,563", "-n", "4"}},
+		{exitInconclusive, []string{"--ids", "1402", "-n", "9", "--shadow", "off", "--legs", "off"}},
+	} {
+		var stdout, stderr bytes.Buffer
+		args := append([]string{"compare", "--candidate", "cpu", "--json"}, test.args...)
+		if code := run(args, strings.NewReader(""), &stdout, &stderr); code != test.exit {
+			t.Fatalf("%v: want exit %d, got %d: %s", args, test.exit, code, stderr.String())
+		}
+		value, err := jsonschema.UnmarshalJSON(&stdout)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := schema.Validate(value); err != nil {
+			t.Errorf("%v: %v", args, err)
+		}
 	}
 }

@@ -42,7 +42,7 @@ func Summary(w io.Writer, c *parity.Comparison) error {
 	fmt.Fprintf(&b, "## %s %s: llmrun compare %s\n\n", p.Mark(), c.Verdict, markdown(c.Model.Name))
 	fmt.Fprintf(&b, "%s against %s. %s\n\n%s\n\n", markdown(backend(c.Reference)), markdown(backend(c.Candidate)), markdown(sentence(c)), markdown(because(c)))
 	if f := c.Culprit; f != nil {
-		fmt.Fprintf(&b, "**Culprit** on %s: %s. Worst element: wanted %s, found %s, %s.\n\n", markdown(p.Accused()), markdown(p.Where()),
+		fmt.Fprintf(&b, "**Culprit** on the %s: %s. Worst element: wanted %s, found %s, %s.\n\n", markdown(p.Accused()), markdown(p.Where()),
 			number(f.Worst.Want), number(f.Worst.Got), ratio(f.Ratio))
 		for _, why := range p.Reasons() {
 			fmt.Fprintf(&b, "**Why** %s\n\n", markdown(why))

@@ -91,8 +91,13 @@ func (p *page) Next() (list []string) {
 	return list
 }
 
-// Accused is the side of the culprit.
-func (p *page) Accused() string { return side(p.Comparison, p.Culprit.Side) }
+// Accused is the side whose work is in question.
+func (p *page) Accused() string {
+	if p.Culprit == nil {
+		return side(p.Comparison, "candidate")
+	}
+	return side(p.Comparison, p.Culprit.Side)
+}
 
 // Reasons are what the numbers prove of the culprit.
 func (p *page) Reasons() []string {

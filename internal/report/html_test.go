@@ -79,15 +79,15 @@ func TestPageShows(t *testing.T) {
 		c         *parity.Comparison
 		has, lack []string
 	}{
-		{good(), []string{"<b>metal</b>, prompt once", "<b>cpu</b>, prompt once", "≈", "Proves nothing: the prompt has no BOS", "? UNMEASURED", ": there is no time"},
+		{good(), []string{"<b>metal</b> on prompt “once”", "<b>cpu</b> on prompt “once”", "≈", "Proves nothing: the prompt has no BOS", "? UNMEASURED", ": there is no time"},
 			[]string{"The culprit", "Proof by substitution"}},
 		{gelu(), []string{"the activation of the feed-forward network, in layer 7, the last one, when the 2nd new token was computed",
-			"<b>−11.782</b>", "<b>NaN</b>", "beyond any bound", "exp(2u) leaves float32", "✓ Confirmed: act → cpu heals", "3 more ops are", "llmrun compare --ids 2,9,8",
+			"<b>−11.782</b>", "<b>NaN</b>", "beyond any bound", "exp(2u) leaves float32", "✓ Confirmed.</span> What heals the run: act → cpu. Nothing", "3 more ops are", "llmrun compare --ids 2,9,8",
 			`<td class="bad" title="step 2, layer 7: act is the worst, beyond any bound; 1 beyond: act">N</td>`, "mistake made on purpose: <b>gelu-unclamped</b>",
 			"✗ 96 of 96 logits are NaN or infinite at step 2, born at step 2 layer 7 act (gelu_tanh)", "✗ broken"}, nil},
-		{custody(), []string{"The candidate (metal) changes or loses data between the write of keys and values to the cache (kv_write) and the attention scores, queries times keys (scores).", "12 of 256 elements of keys that scores read are not what kv_write wrote.", "Not confirmed: no substitution heals the run."},
+		{custody(), []string{"The candidate (metal) changes or loses data between the write of keys and values to the cache (kv_write) and the attention scores, queries times keys (scores).", "12 of 256 elements of keys that scores read are not what kv_write wrote.", "? Not confirmed.</span> No substitution heals the run."},
 			[]string{"<dt>Why</dt>"}},
-		{accused(), []string{"The reference (cpu) goes wrong first in the lookup", "on reference (cpu)", "41000 × the bound"}, []string{"Proof by substitution", "op by op"}},
+		{accused(), []string{"The reference (cpu) goes wrong first in the lookup", "on the reference (cpu)", "41000 × the bound"}, []string{"Proof by substitution", "op by op"}},
 		{vacuous(), []string{"This run cannot tell whether the candidate (metal) is right.", "✗ no", "Begin the prompts with the model&#39;s own token: --bos on.", "Proves nothing: the prompt has no BOS and the model has &lt;bos&gt;=2; both sides"}, []string{"The culprit", "op by op"}},
 		{interrupted(), []string{"The run was interrupted before it could tell.", "No prompt was finished.", "Exit code 130."}, nil},
 		{interruptedDiverged(), []string{"Interrupted: what was finished is below. Exit code 130.", "<td>the activation is still beyond its bound</td>"}, nil},
