@@ -45,6 +45,7 @@ func familyName(f engine.Family) string {
 type alteration struct {
 	Substitution
 	culprit bool // expected to heal
+	wider   bool // more than the guilty, and tried if they alone do not heal: one kernel serves linear and lm_head
 	backend func(s, other *side) engine.Backend
 	own     func(*Side)
 }
@@ -85,8 +86,15 @@ func (r *run) alterations(c *Culprit, other *side, mirrors map[engine.Buffer]eng
 		own("an empty cache", func(s *Side) { s.Reset = nil })
 	}
 	for _, s := range suspects {
-		if !slices.ContainsFunc(s.families, func(f engine.Family) bool { return slices.Contains(guilty, f) }) {
-			move(s.name, false, s.families...)
+		within := 0
+		for _, f := range s.families {
+			if slices.Contains(guilty, f) {
+				within++
+			}
+		}
+		if within < len(s.families) {
+			move(s.name, within > 0, s.families...)
+			list[len(list)-1].wider = within > 0
 		}
 	}
 	for _, wait := range []struct {
@@ -140,6 +148,9 @@ func (r *run) substitute(ctx context.Context, c *Comparison) error {
 	list := r.alterations(c.Culprit, t.other, map[engine.Buffer]engine.Buffer{})
 	refuted := false
 	for i, a := range list {
+		if a.wider && c.Culprit.Confirmed {
+			continue
+		}
 		if r.Working != nil {
 			r.Working("substitution: "+a.Name, i, len(list))
 		}
