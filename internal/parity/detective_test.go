@@ -459,3 +459,25 @@ func TestNaNNeverPasses(t *testing.T) {
 		}
 	}
 }
+
+// forgetful does not run an op: what it should write is what was there.
+type forgetful struct {
+	engine.Backend
+	at engine.Site
+}
+
+func (b forgetful) Run(op engine.Op) {
+	if op.Site() != b.at {
+		b.Backend.Run(op)
+	}
+}
+
+// TestNotWritten: right rows that another substitution left in the cache do not make the others heal.
+func TestNotWritten(t *testing.T) {
+	c := investigated(t, "m_gemma2", cpu(t), forgetful{cpu(t), engine.Site{Step: 1, Layer: 1, Name: "kv_write"}}, Options{})
+	c.expect(t, Diverged, ExitDiverged)
+	x := c.Culprit
+	if x == nil || x.Step != 1 || x.Layer != 1 || x.Site != "kv_write" || !x.Confirmed || !slices.Equal(x.Heals, []string{"kv → cpu"}) {
+		t.Errorf("%+v %+v", x, c.Substitution)
+	}
+}

@@ -91,6 +91,9 @@ func (r *run) testLeg(ctx context.Context, c *Comparison, l leg, s *side) (outco
 	if err := s.Session.Reset(); err != nil {
 		return outcome{}, s.failed(err)
 	}
+	if err := s.scrub(); err != nil {
+		return outcome{}, err
+	}
 	own := s.own
 	s.own = Side{} // the backend is tested, not what it is fed
 	defer func() { s.own = own }()

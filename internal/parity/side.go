@@ -122,6 +122,21 @@ func (s *side) prefill(ctx context.Context, prompt []int) error {
 	return nil
 }
 
+// scrub zeroes everything that ops write, as in a new session: what an earlier run left right must not hide what this one leaves out.
+func (s *side) scrub() error {
+	for _, op := range s.Program() {
+		outs, _ := op.Operands()
+		for _, o := range outs {
+			host, err := o.Buffer.Host()
+			if err != nil {
+				return s.failed(err)
+			}
+			clear(host)
+		}
+	}
+	return nil
+}
+
 // step feeds the token of a step. Step 1 feeds the prompt's last, whatever id is.
 func (s *side) step(number, id int) ([]float32, error) {
 	if number == 1 {
