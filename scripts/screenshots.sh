@@ -34,8 +34,8 @@ page diverged 1 --fault gelu-unclamped
 page inconclusive 3 --bos off --prompt Once
 
 shoot match match 1040 1500
-shoot diverged diverged 1040 1900
-shoot inconclusive inconclusive 1040 1300
+shoot diverged diverged 1040 2350
+shoot inconclusive inconclusive 1040 1700
 
 # A phone is narrower than a browser's window may be: three frames show one page from top to bottom.
 {
