@@ -27,7 +27,8 @@ var arrows = map[string][]string{
 	"internal/metal":           {"internal/engine", "internal/ctconv", "internal/num", "internal/metal/hostmetal", "shaders"},
 	"internal/metal/hostmetal": {},
 	"internal/fault":           {"internal/ctconv", "internal/engine", "internal/near", "internal/num"},
-	"internal/parity":          {"internal/engine", "internal/ctconv", "internal/num"},
+	"internal/shadow":          {"internal/cpuref/oracle", "internal/engine", "internal/ctconv", "internal/num"},
+	"internal/parity":          {"internal/shadow", "internal/engine", "internal/ctconv", "internal/num"},
 	"internal/report":          {"internal/parity", "internal/shadow", "internal/engine", "internal/ctconv", "internal/num"},
 	"internal/backendtest":     {"internal/cpuref/oracle", "internal/engine", "internal/models", "internal/ctconv", "internal/num"},
 }

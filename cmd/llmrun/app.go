@@ -167,14 +167,37 @@ func (a *app) answer(file string) (w io.Writer, close func() error, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("write %s: %w", file, err)
 	}
-	return f, func() error {
-		defer os.Remove(f.Name()) // of no effect once it is renamed
-		if err := f.Chmod(0o644); err != nil {
-			return fmt.Errorf("write %s: %w", file, err)
+	whole := &wholeFile{file: f, name: file}
+	return whole, whole.close, nil
+}
+
+// wholeFile is written beside its place and renamed when all is there. A write that fails leaves no file.
+type wholeFile struct {
+	file *os.File
+	name string
+	err  error // the first
+}
+
+func (w *wholeFile) Write(p []byte) (n int, err error) {
+	if w.err != nil {
+		return 0, w.err
+	}
+	n, w.err = w.file.Write(p)
+	return n, w.err
+}
+
+func (w *wholeFile) close() error {
+	defer os.Remove(w.file.Name()) // of no effect once it is renamed
+	for _, step := range []func() error{
+		func() error { return w.err },
+		func() error { return w.file.Chmod(0o644) },
+		w.file.Close,
+		func() error { return os.Rename(w.file.Name(), w.name) },
+	} {
+		if err := step(); err != nil {
+			w.file.Close()
+			return fmt.Errorf("write %s: %w", w.name, err)
 		}
-		if err := f.Close(); err != nil {
-			return fmt.Errorf("write %s: %w", file, err)
-		}
-		return os.Rename(f.Name(), file)
-	}, nil
+	}
+	return nil
 }

@@ -260,6 +260,29 @@ func TestTextStream(t *testing.T) {
 	}
 }
 
+// A file appears whole or not at all.
+func TestWholeFile(t *testing.T) {
+	dir := t.TempDir()
+	a := &app{}
+	w, done, err := a.answer(filepath.Join(dir, "answer"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(w, "half"); err != nil {
+		t.Fatal(err)
+	}
+	w.(*wholeFile).file.Close() // the disk is full, say
+	if _, err := io.WriteString(w, "more"); err == nil {
+		t.Error("want an error from a closed file")
+	}
+	if err := done(); err == nil || !strings.HasPrefix(err.Error(), "write "+dir) {
+		t.Errorf("want an error that names the file, got %v", err)
+	}
+	if left, err := os.ReadDir(dir); len(left) != 0 || err != nil {
+		t.Errorf("want nothing left, found %v (%v)", left, err)
+	}
+}
+
 type pieces []string
 
 func (p *pieces) Push(id int) string { return (*p)[id] }
