@@ -56,7 +56,7 @@ var attentionFaults = []Fault{
 	{ID: "mask-finite", What: "masked scores are -10, which softmax takes for scores, not for a mask",
 		Edits: append(in("scores.metal", "*out = T(0.0f);", "*out = T(-10.0f);"),
 			in("softmax.metal", "uint n = min(args.first + group.x, args.keys);", "uint n = args.keys;")...),
-		Text: once, Want: born(0, 0, scores, familyScores).unhealed()},
+		Text: once, Want: born(0, 0, scores, familyScores).healedBy(attentionOps)},
 	{ID: "scores-gqa", What: "query head h reads KV head h % 2, where groups of heads share one: h / 2",
 		Edits: in("scores.metal", "h / args.group", "h % args.group"), Text: once, Want: born(0, 0, scores, familyScores)},
 	{ID: "scores-head-stride", What: "the keys are read as if a head's rows lay together",

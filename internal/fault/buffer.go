@@ -5,23 +5,23 @@ import "llmrun/internal/engine"
 // bufferFaults leave the ops as they are, but not the memory that they share.
 var bufferFaults = []Fault{
 	{ID: "cache-not-cleared", What: "the KV cache keeps the last text's first four rows, and every later text goes on behind them",
-		Wrap: running(cacheNotCleared), Want: born(0, 0, kvWrite, kv).unhealed()},
+		Wrap: running(cacheNotCleared), Want: born(0, 0, kvWrite, kv).healedBy("")},
 	{ID: "stale-input", What: "layer 5's down projection reads the activations of the step before",
 		Wrap: running(staleInput), Text: once, Want: born(2, 5, "down", linear)},
 	{ID: "stale-residual", What: "layer 4's residual stream is overwritten with that of the step before while the feed-forward runs",
-		Wrap: running(staleResidual), Text: once, Want: between(2, 4, "layer_out")},
+		Wrap: running(staleResidual), Text: once, Want: changed(2, 4, act, activation, "attn_residual", "layer_out")},
 	{ID: "read-too-early", What: "the logits are read before they are done: those of the step before",
 		Wrap: running(readTooEarly), Text: once, Want: born(1, engine.NoLayer, lmHead, engine.FamilyLMHead)},
 	{ID: "stray-write", What: "layer 2's gate projection writes beyond its output, into the first key of layer 1",
-		Wrap: running(strayWrite), Text: once, Want: between(2, 1, scores)},
-	{ID: "cache-lost", What: "the first two rows of layer 6's values are zero from step 4 on, as after a cache that was moved and not copied",
-		Wrap: running(cacheLost), Text: once, Want: between(4, 6, contextSite)},
-	{ID: "norm-weight-overwritten", What: "a weight of layer 5's norm before the feed-forward is overwritten once it was used",
+		Wrap: running(strayWrite), Text: once, Want: changed(1, 2, "gate", linear, kvWrite, scores)},
+	{ID: "cache-lost", What: "the first two rows of layer 6's values are zero from step 4 on, lost when the step begins",
+		Wrap: running(cacheLost), Text: once, Want: changed(4, engine.NoLayer, embed, engine.FamilyEmbed, kvWrite, contextSite)},
+	{ID: "norm-weight-overwritten", What: "a weight of layer 5's norm before the feed-forward is overwritten once it was used: who decodes again finds it so",
 		Wrap: after(func(op engine.Op) {
 			if o, ok := op.(*engine.RMSNorm); ok && at(op, 5, "ffn_norm") && o.In.Step == 0 {
 				each(o.W, 3, 1, 1, func(float32) float32 { return 0 })
 			}
-		}), Text: once, Want: between(1, 5, "ffn_norm")},
+		}), Text: once, Want: misloaded(5, "ffn_norm", norm)},
 }
 
 // cacheNotCleared moves what is cached of every text after the first, as far as the cache has room.

@@ -50,8 +50,8 @@ func TestCatalogue(t *testing.T) {
 		if makes := len(f.Edits) > 0 || f.Wrap != nil || f.Prompt != nil || f.Choose != nil; makes != (f.Want.Verdict == diverged) {
 			t.Errorf("%s: makes a mistake: %t, wanted %s", f.ID, makes, f.Want.Verdict)
 		}
-		if w := f.Want; w.Between && (w.Family != "" || w.Heals != "") {
-			t.Errorf("%s: bytes that changed on their way have no family: %+v", f.ID, w)
+		if w := f.Want; (w.Site == "") != (w.Family == "") || (w.Between.Writer == "") != (w.Between.Reader == "") {
+			t.Errorf("%s: %+v", f.ID, w)
 		}
 	}
 	if len(seen) < 60 || len(kinds) != 3 {

@@ -14,10 +14,20 @@ type Want struct {
 	Side        string // "": the candidate
 	Step, Layer int    // Any where the mistake does not decide it
 	Site        string // "": no culprit
-	Family      string // of the op whose arithmetic is wrong; "" with Between
-	Between     bool   // the bytes changed on their way to Site
-	Heals       string // the family whose move to the other side heals; "": none need to
+	Family      string // of the op
+	Between     Between
+	Heals       string // the family whose move to the other side heals, or several with + between; "": none need to
 }
+
+// Between is bytes that changed on their way; Site is then the op that was run meanwhile, or the reader, if none was. The zero Between says
+// that the op's arithmetic is wrong.
+type Between struct{ Writer, Reader string } // sites, "the file", "the prompt" or "nobody"
+
+// What heals where one kernel serves two families, or one mistake reaches over several.
+const (
+	matrixProducts = "linear+lm_head"
+	attentionOps   = "scores+softmax+context"
+)
 
 // Any step, or any layer.
 const Any = -2
@@ -29,14 +39,21 @@ func born(step, layer int, site string, family engine.Family) Want {
 	return Want{Verdict: diverged, Step: step, Layer: layer, Site: site, Family: string(family), Heals: string(family)}
 }
 
-// between is bytes that changed before they were read at a site.
-func between(step, layer int, reader string) Want {
-	return Want{Verdict: diverged, Step: step, Layer: layer, Site: reader, Between: true}
+// changed is bytes that are not what writer left when reader reads them, because of an op.
+func changed(step, layer int, site string, family engine.Family, writer, reader string) Want {
+	w := born(step, layer, site, family)
+	w.Between = Between{writer, reader}
+	return w
 }
 
-// unhealed is the same where no single family heals: the mistake reaches over several, or lies in memory that all share.
-func (w Want) unhealed() Want {
-	w.Heals = ""
+// misloaded is a weight that is not what the file holds. The other side has it right, so that moving the op there heals.
+func misloaded(layer int, site string, family engine.Family) Want {
+	return changed(0, layer, site, family, "the file", site)
+}
+
+// healedBy is the same with another family, or several, that heal; none need to if it is "".
+func (w Want) healedBy(families string) Want {
+	w.Heals = families
 	return w
 }
 
@@ -57,10 +74,9 @@ func (w Want) String() string {
 	default:
 		s += fmt.Sprintf(" layer %d", w.Layer)
 	}
-	if w.Between {
-		s += " before " + w.Site
-	} else {
-		s += " " + w.Site
+	s += " " + w.Site
+	if w.Between != (Between{}) {
+		s += fmt.Sprintf(", between %s and %s", w.Between.Writer, w.Between.Reader)
 	}
 	if w.Heals != "" {
 		s += ", healed by " + w.Heals
@@ -87,50 +103,51 @@ type Said struct {
 	Why string
 }
 
-// String is what was said, in the words of Want's String.
-func (s Said) String() string {
+// want is what was said, as a Want.
+func (s Said) want() Want {
+	w := Want{Verdict: s.Verdict}
 	c := s.Culprit
 	if c == nil {
-		return s.Verdict
+		return w
 	}
-	w := Want{Verdict: s.Verdict, Step: c.Step, Layer: c.Layer, Site: c.Site, Between: c.Between != nil, Heals: strings.Join(s.heals(), ", ")}
+	w.Step, w.Layer, w.Site, w.Family = c.Step, c.Layer, c.Site, c.Family
 	if c.Side != "candidate" {
 		w.Side = c.Side
 	}
-	if c.Between == nil {
-		return w.String()
+	if c.Between != nil {
+		w.Between = Between{lastSite(c.Between.Writer), lastSite(c.Between.Reader)}
 	}
-	w.Site = c.Between.Reader
-	return strings.Replace(w.String(), " before ", " between "+c.Between.Writer+" and ", 1)
-}
-
-// heals lists the single families whose move heals.
-func (s Said) heals() (list []string) {
 	for _, x := range s.Substitution {
-		if x.Heals && len(x.Families) == 1 {
-			list = append(list, x.Families[0])
+		if x.Heals && len(x.Families) > 0 {
+			w.Heals = strings.Trim(w.Heals+" "+strings.Join(x.Families, "+"), " ")
 		}
 	}
-	return list
+	return w
+}
+
+// String is what was said, in the words of Want's String.
+func (s Said) String() string { return s.want().String() }
+
+// lastSite is the site's name of "step 2 layer 4 act"; anything else stays.
+func lastSite(s string) string {
+	if words := strings.Fields(s); words[0] == "step" {
+		return words[len(words)-1]
+	}
+	return s
 }
 
 // Named tells whether what was said is what had to be said.
 func (w Want) Named(s Said) bool {
-	if s.Verdict != w.Verdict || (s.Culprit == nil) != (w.Site == "") {
+	is := s.want()
+	if w.Heals != "" && !slices.Contains(strings.Fields(is.Heals), w.Heals) {
 		return false
 	}
-	if w.Site == "" {
-		return true
+	if w.Step == Any {
+		is.Step = Any
 	}
-	c := s.Culprit
-	site := c.Site
-	if c.Between != nil {
-		site = c.Between.Reader
+	if w.Layer == Any {
+		is.Layer = Any
 	}
-	side := w.Side
-	if side == "" {
-		side = "candidate"
-	}
-	return c.Side == side && (w.Step == Any || c.Step == w.Step) && (w.Layer == Any || c.Layer == w.Layer) && site == w.Site &&
-		(c.Between != nil) == w.Between && (w.Between || c.Family == w.Family) && (w.Heals == "" || slices.Contains(s.heals(), w.Heals))
+	is.Heals = w.Heals
+	return is == w
 }

@@ -36,7 +36,7 @@ func table(all []*run) string {
 	var b strings.Builder
 	b.WriteString("| fault | what | said | wanted | time |\n|---|---|---|---|---|\n")
 	for _, r := range all {
-		what, wanted := "nothing is broken", "MATCH"
+		what, wanted := "nothing is broken", "no culprit"
 		if r.f != nil {
 			what, wanted = string(r.f.Kind)+": "+r.f.What, r.f.Want.String()
 		}
