@@ -87,31 +87,86 @@ func (a approx) erf() approx {
 	return rounded(math.Erf(a.v), min(2, a.err*2/math.SqrtPi*math.Exp(-near*near)+0x1p-22), 1)
 }
 
-// sum is Σ aₖ·bₖ in float32, in any order, fused or not: a term passes at most n roundings, so the error is at most γ(n) ·
+// terms is a sum Σ aₖ·bₖ of n terms, and what is needed to say how far it may stray.
+type terms struct {
+	n            int
+	v            float64 // the sum
+	size         float64 // Σ|aₖ·bₖ|
+	squares      float64 // Σ(aₖ·bₖ)²
+	sizeA, sizeB float64 // Σ|aₖ|, Σ|bₖ|
+}
+
+// dot sums in four lanes, for speed.
+func dot(a, b []float64) terms {
+	b = b[:len(a)]
+	var v, size, squares [4]float64
+	k := 0
+	for ; k+4 <= len(a); k += 4 {
+		p, q, r, s := a[k]*b[k], a[k+1]*b[k+1], a[k+2]*b[k+2], a[k+3]*b[k+3]
+		v[0], v[1], v[2], v[3] = v[0]+p, v[1]+q, v[2]+r, v[3]+s
+		size[0], size[1], size[2], size[3] = size[0]+math.Abs(p), size[1]+math.Abs(q), size[2]+math.Abs(r), size[3]+math.Abs(s)
+		squares[0], squares[1], squares[2], squares[3] = squares[0]+p*p, squares[1]+q*q, squares[2]+r*r, squares[3]+s*s
+	}
+	for ; k < len(a); k++ {
+		p := a[k] * b[k]
+		v[0], size[0], squares[0] = v[0]+p, size[0]+math.Abs(p), squares[0]+p*p
+	}
+	return terms{n: len(a), v: v[0] + v[1] + (v[2] + v[3]), size: size[0] + size[1] + (size[2] + size[3]), squares: squares[0] + squares[1] + (squares[2] + squares[3])}
+}
+
+// absolute is Σ|aₖ|.
+func absolute(a []float64) (sum float64) {
+	for _, x := range a {
+		sum += math.Abs(x)
+	}
+	return sum
+}
+
+// worst bounds the sum in float32, in any order, fused or not: a term passes at most n roundings, so the error is at most γ(n) ·
 // Σ|aₖ·bₖ|, γ(n) = n·u/(1-n·u) (Higham, "Accuracy and Stability of Numerical Algorithms", §3.1). One rounding more than
 // n pays for the oracle's own sum. extra counts roundings of a term before it is summed.
 //
 // Subnormals: the product and the sum of each term may be flushed, and each factor may be read as zero. A sum that may overflow
 // on its way (not every order does) may end anywhere.
-func sum(a, b []float64, extra int) approx {
-	var v, size, sizeA, sizeB float64
-	for k, x := range a {
-		y := b[k]
-		v += x * y
-		size += math.Abs(x * y)
-		sizeA += math.Abs(x)
-		sizeB += math.Abs(y)
+func (t terms) worst(extra int) approx {
+	if math.IsNaN(t.v) || math.IsInf(t.v, 0) {
+		return approx{t.v, 0}
 	}
-	if math.IsNaN(v) || math.IsInf(v, 0) {
-		return approx{v, 0}
-	}
-	n := float64(len(a))
-	roundings := (n + 1 + float64(extra)) * unit
-	err := roundings/(1-roundings)*size + tiny*(2*n+sizeA+sizeB)
-	if size+err > maxFloat32 {
+	roundings := (float64(t.n) + 1 + float64(extra)) * unit
+	err := roundings/(1-roundings)*t.size + tiny*(2*float64(t.n)+t.sizeA+t.sizeB)
+	if t.size+err > maxFloat32 {
 		err = math.Inf(1)
 	}
-	return approx{v, err}
+	return approx{t.v, err}
+}
+
+// likely is worst where that is less, or else a bound that a right sum exceeds with a probability below 10⁻³⁰, for sums whose terms have
+// signs that their order knows nothing of: a row of a weight, times activations. No rounding of a sum of thousands of terms goes
+// the same way each time, and worst would let errors pass that no right sum ever has.
+//
+// The error is Σδₖ·sₖ over the partial sums sₖ, of which each is rounded by |δₖ| ≤ u. Of k terms drawn from n, the sum has the mean square
+// (k/n)²·v² + (k/n)·(1-k/n)·Q, Q = Σ(aₖ·bₖ)²; over one long chain, the worst of orders, Σsₖ² is n·(v²/3 + Q/6). Roundings spread
+// evenly have the mean square u²/3, and are as good as independent (Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019, and
+// 42(5), 2020, for random data). So the error has the standard deviation σ = u·√(n·(v²/9 + Q/18)), and
+//
+//	3·u·√n·(|v| + √Q) ≥ 9·σ, with what set adds 13·σ.
+//
+// One term that dwarfs all others, or two that cancel, are in the worst place when every other partial sum holds them: σ is then u·√(n/3)·√Q, of
+// which the bound is still 5 and more. Sums of equal terms, whose roundings do go the same way, are judged by worst.
+func (t terms) likely(extra int) approx {
+	a := t.worst(extra)
+	spread := 3*math.Sqrt(float64(t.n)+1+float64(extra))*unit*(math.Abs(t.v)+math.Sqrt(t.squares)) + tiny*(2*float64(t.n)+t.sizeA+t.sizeB)
+	if a.err > spread && !math.IsInf(a.err, 1) {
+		a.err = spread
+	}
+	return a
+}
+
+// sum is Σ aₖ·bₖ in float32. See worst.
+func sum(a, b []float64, extra int) approx {
+	t := dot(a, b)
+	t.sizeA, t.sizeB = absolute(a), absolute(b)
+	return t.worst(extra)
 }
 
 // total is the sum of values that stray already. See sum.

@@ -5,6 +5,7 @@
 package oracle
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 
@@ -81,17 +82,28 @@ func read(o engine.Operand) (input, error) {
 
 // row gives row r in float64.
 func (in input) row(r int) []float64 {
-	d := in.Buffer.DType()
-	data, wide := in.data[(in.Offset+r*in.Stride)*d.Size():], make([]float64, in.Cols)
-	for i := range wide {
-		wide[i] = float64(num.Float32At(d, data, i))
+	d, wide := in.Buffer.DType(), make([]float64, in.Cols)
+	data := in.data[(in.Offset+r*in.Stride)*d.Size():][:in.Cols*d.Size()]
+	switch d { // the types of most weights without a call for each element
+	case num.Float32:
+		for i := range wide {
+			wide[i] = float64(math.Float32frombits(binary.LittleEndian.Uint32(data[4*i:])))
+		}
+	case num.Float16:
+		for i := range wide {
+			wide[i] = float64(num.Float16ToFloat32(binary.LittleEndian.Uint16(data[2*i:])))
+		}
+	default:
+		for i := range wide {
+			wide[i] = float64(num.Float32At(d, data, i))
+		}
 	}
 	return wide
 }
 
 // all gives all rows, one after the other.
 func (in input) all() []float64 {
-	var all []float64
+	all := make([]float64, 0, in.Rows*in.Cols)
 	for r := range in.Rows {
 		all = append(all, in.row(r)...)
 	}
@@ -116,6 +128,10 @@ type output struct {
 	dtype num.DType
 }
 
+// reserve is what is allowed over what the analysis says. A single operation, correctly rounded, goes as far as it says; with this a clean
+// run stays at two thirds of every bound, and one that comes nearer is worth a look.
+const reserve = 1.5
+
 // set states element i of row r. Storing as a half rounds once more, by 2^-11 relative, or 2^-25 among the subnormal halves. A
 // value that no arithmetic has touched has one right answer.
 func (o output) set(r, i int, a approx) {
@@ -126,5 +142,5 @@ func (o output) set(r, i int, a approx) {
 			a.err += max(0x1p-11*(math.Abs(a.v)+a.err), 0x1p-25)
 		}
 	}
-	o.Want[r*o.Operand.Cols+i], o.Allowed[r*o.Operand.Cols+i] = a.v, a.err
+	o.Want[r*o.Operand.Cols+i], o.Allowed[r*o.Operand.Cols+i] = a.v, reserve*a.err
 }

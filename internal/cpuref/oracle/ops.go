@@ -91,9 +91,10 @@ func layerNorm(o *engine.LayerNorm, out output, in map[string]input) {
 }
 
 func linear(o *engine.Linear, out output, in map[string]input) {
-	x := make([][]float64, o.Rows())
+	x, sizeX := make([][]float64, o.Rows()), make([]float64, o.Rows())
 	for t := range x {
 		x[t] = in["x"].row(t)
+		sizeX[t] = absolute(x[t])
 	}
 	extra := 0
 	if o.W.Scale != nil {
@@ -103,8 +104,11 @@ func linear(o *engine.Linear, out output, in map[string]input) {
 	rows := func(from, to int) {
 		for n := from; n < to; n++ {
 			w := weights(in, n)
+			sizeW := absolute(w)
 			for t := range x {
-				a := sum(x[t], w, extra)
+				s := dot(x[t], w)
+				s.sizeA, s.sizeB = sizeX[t], sizeW
+				a := s.likely(extra)
 				if biased {
 					a = a.add(exact(float64(num.Float32At(num.Float32, bias.data, bias.Offset+n))))
 				}
@@ -154,8 +158,10 @@ func scores(o *engine.Scores, out output, in map[string]input) {
 		for h := range o.Heads {
 			kv := h / (o.Heads / o.KVHeads) * o.Dim
 			for j := range first + t { // the rest stays 0, exactly
-				dot := sum(q[h*o.Dim:][:o.Dim], k[j][kv:][:o.Dim], 0)
-				out.set(h*o.Rows()+t, j, dot.mul(exact(float64(o.Scale))))
+				a, b := q[h*o.Dim:][:o.Dim], k[j][kv:][:o.Dim]
+				s := dot(a, b)
+				s.sizeA, s.sizeB = absolute(a), absolute(b)
+				out.set(h*o.Rows()+t, j, s.likely(0).mul(exact(float64(o.Scale))))
 			}
 		}
 	}
