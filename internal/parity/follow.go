@@ -20,7 +20,7 @@ type followed struct {
 	restored func(engine.Op)
 }
 
-// follow puts a side that was reset under watch. text is what it is to be fed, token by token; twin is the other side.
+// follow puts a side that was reset under watch. text is what it is to be fed, token by token; twin is the session on the file.
 func follow(s, twin *side, text []int) *followed {
 	program := s.Program()
 	f := &followed{side: s, end: program[len(program)-1]}

@@ -86,20 +86,20 @@ func (r *run) look(ctx context.Context, c *Comparison, at suspicion, last int, j
 	last = min(last, len(at.chosen)+1, r.MaxTokens)
 	var sides []*followed
 	fed := text(p.IDs, at.chosen[:last-1])
+	file, err := r.twin()
+	if err != nil {
+		return err
+	}
 	for _, s := range []*side{r.reference, r.candidate} {
 		if err := s.forget(); err != nil {
 			return err
 		}
-		twin := r.reference
-		if s == twin {
-			twin = r.candidate
-		}
-		f := follow(s, twin, fed)
+		f := follow(s, file, fed)
 		defer f.stop()
 		sides = append(sides, f)
 	}
 	r.showOps(p.ID, sides, last, judge)
-	if err := feed(ctx, sides, p.IDs, at.chosen[:last-1], judge); err != nil {
+	if err := feed(ctx, file, sides, p.IDs, at.chosen[:last-1], judge); err != nil {
 		return err
 	}
 	steps := []int{}
@@ -129,8 +129,11 @@ func (c *Comparison) accuse(which string, prompt int, findings []shadow.Finding)
 	}
 }
 
-// feed decodes on sides under watch, in lock step, and judges the steps that judge names.
-func feed(ctx context.Context, sides []*followed, prompt, chosen []int, judge func(step int) bool) error {
+// feed decodes on sides under watch, in lock step, and judges the steps that judge names. Their twin is always there first.
+func feed(ctx context.Context, twin *side, sides []*followed, prompt, chosen []int, judge func(step int) bool) error {
+	if err := twin.prefill(ctx, prompt); err != nil {
+		return err
+	}
 	for _, f := range sides {
 		f.watch.Judge(judge(0))
 		if err := f.prefill(ctx, prompt); err != nil {
@@ -138,6 +141,9 @@ func feed(ctx context.Context, sides []*followed, prompt, chosen []int, judge fu
 		}
 	}
 	for i, id := range append([]int{0}, chosen...) {
+		if _, err := twin.step(i+1, id); err != nil {
+			return err
+		}
 		for _, f := range sides {
 			if err := ctx.Err(); err != nil {
 				return err

@@ -20,6 +20,7 @@ type run struct {
 	reference *side
 	rounded   *side // the reference again, with roundoff as its tap
 	candidate *side
+	file      *side // see twin; nil until it is needed
 	roundoff  *roundoff
 }
 
