@@ -81,7 +81,7 @@ type mistaken struct {
 
 // sides says what the sides do in their own way.
 func (f *compareFlags) sides() (reference, candidate parity.Side) {
-	side := parity.Side{Prompt: f.mistake.Prompt, Choose: f.mistake.Choose}
+	side := parity.Side{Prompt: f.mistake.Prompt, Choose: f.mistake.Choose, Reset: f.mistake.Reset}
 	if f.mistake.Reference {
 		return side, parity.Side{}
 	}

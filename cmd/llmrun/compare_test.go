@@ -232,10 +232,3 @@ func TestCompareRefuses(t *testing.T) {
 		}
 	}
 }
-
-func TestListFaults(t *testing.T) {
-	var stdout, stderr bytes.Buffer
-	if exit := run([]string{"compare", "--list-faults"}, nil, &stdout, &stderr); exit != exitDone || !strings.HasPrefix(stdout.String(), "gelu-unclamped ") {
-		t.Errorf("exit %d: %s%s", exit, stdout.String(), stderr.String())
-	}
-}

@@ -21,9 +21,10 @@ type Fault struct {
 	FastMath bool   // compile with Metal's fast math
 	// Wrap makes the mistake around a backend. What it keeps in mind belongs to the backend that it returns.
 	Wrap      func(engine.Backend) engine.Backend
-	Prompt    func(ids []int) []int      // what the side is fed instead of the prompt
-	Choose    func(logits []float32) int // how the side chooses its token; nil: engine.Greedy
-	Reference bool                       // the mistake is the reference's, not the candidate's
+	Prompt    func(ids []int) []int       // what the side is fed instead of the prompt
+	Choose    func(logits []float32) int  // how the side chooses its token; nil: engine.Greedy
+	Reset     func(*engine.Session) error // how the side forgets a text; nil: Session.Reset
+	Reference bool                        // the mistake is the reference's, not the candidate's
 
 	Model       string // what shows the mistake; "": the default model
 	ComputeType string // "": float32

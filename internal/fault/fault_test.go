@@ -47,7 +47,7 @@ func TestCatalogue(t *testing.T) {
 		}
 		seen[f.ID] = true
 		kinds[f.Kind]++
-		if makes := len(f.Edits) > 0 || f.Wrap != nil || f.Prompt != nil || f.Choose != nil; makes != (f.Want.Verdict == diverged) {
+		if makes := len(f.Edits) > 0 || f.Wrap != nil || f.Prompt != nil || f.Choose != nil || f.Reset != nil; makes != (f.Want.Verdict == diverged) {
 			t.Errorf("%s: makes a mistake: %t, wanted %s", f.ID, makes, f.Want.Verdict)
 		}
 		if w := f.Want; (w.Site == "") != (w.Family == "") || (w.Between.Writer == "") != (w.Between.Reader == "") {

@@ -12,6 +12,9 @@ import (
 var instrumentFaults = []Fault{
 	{ID: "bos-dropped", What: "the candidate is not fed the prompt's BOS token",
 		Prompt: func(ids []int) []int { return ids[1:] }, Text: once, Want: changed(0, engine.NoLayer, embed, engine.FamilyEmbed, "the prompt", embed).healedBy("")},
+	{ID: "reset-forgotten", What: "the candidate's session is not told that a new text begins",
+		Reset: func(*engine.Session) error { return nil },
+		Want:  changed(0, engine.NoLayer, embed, kv, "the text before", embed).healedBy("")},
 	{ID: "tie-to-last-id", What: "among equal logits the highest id is chosen, not the lowest",
 		Choose: tieToLast, Model: golden + "v2", ComputeType: "float16", Text: "1,94,70", Want: born(1, engine.NoLayer, "sample", engine.FamilySample).healedBy("")},
 	{ID: "nan-laundered", What: "NaN logits are replaced by 0 before the token is chosen, so that they become id 0",
