@@ -46,6 +46,19 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// The environment names the kernels; a name that the machine cannot serve is a failure, not another choice.
+func TestKernelsByName(t *testing.T) {
+	for name, want := range map[string]string{"generic": "", "mmx": `LLMRUN_CPU: this machine has no kernels "mmx", but generic`} {
+		t.Setenv("LLMRUN_CPU", name)
+		b := Open(Options{Threads: 1})
+		defer b.Close()
+		err := b.Sync()
+		if want == "" && (err != nil || b.kernels.Name != name) || want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)) {
+			t.Errorf("%s: want error %q, got %v", name, want, err)
+		}
+	}
+}
+
 // An op that leaves its buffer is a mistake of the program that built it.
 func TestShapesThatCannotBePanic(t *testing.T) {
 	b := Open(Options{Threads: 1})

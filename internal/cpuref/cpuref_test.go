@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"llmrun/internal/backendtest"
+	"llmrun/internal/cpuref/kernel"
 	"llmrun/internal/engine"
 	"llmrun/internal/num"
 )
@@ -28,11 +29,13 @@ func TestBackendOnHalves(t *testing.T) {
 	backendtest.Run(t, func() (engine.Backend, error) { return halves{Open(Options{})}, nil })
 }
 
-// outputs runs every case and gives the bytes of all its output buffers. All items of all ops are shared among the threads.
-func outputs(t *testing.T, threads int, wrap func(*Backend) engine.Backend) map[string][]byte {
+// outputs runs every case with those kernels and gives the bytes of all its output buffers. All items of all ops are shared
+// among the threads.
+func outputs(t *testing.T, kernels *kernel.Set, threads int, wrap func(*Backend) engine.Backend) map[string][]byte {
 	t.Helper()
 	b := Open(Options{Threads: threads})
 	defer b.Close()
+	b.kernels = kernels
 	b.pool.least = 0
 	bits := map[string][]byte{}
 	for _, c := range backendtest.Cases() {
@@ -53,11 +56,13 @@ func outputs(t *testing.T, threads int, wrap func(*Backend) engine.Backend) map[
 func plain(b *Backend) engine.Backend { return b }
 
 func TestThreadsChangeNoBit(t *testing.T) {
-	want := outputs(t, 1, plain)
-	for _, threads := range []int{2, 3, 7} {
-		for name, got := range outputs(t, threads, plain) {
-			if !bytes.Equal(want[name], got) {
-				t.Errorf("%s: %d threads give other bits than 1", name, threads)
+	for _, kernels := range kernel.Sets() {
+		want := outputs(t, kernels, 1, plain)
+		for _, threads := range []int{2, 3, 7} {
+			for name, got := range outputs(t, kernels, threads, plain) {
+				if !bytes.Equal(want[name], got) {
+					t.Errorf("%s, %s kernels: %d threads give other bits than 1", name, kernels.Name, threads)
+				}
 			}
 		}
 	}
@@ -65,13 +70,19 @@ func TestThreadsChangeNoBit(t *testing.T) {
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// TestBits holds every machine to the bits that the first one gave, by op and type.
+// TestBits holds every machine, with all kernels that it can run, to the bits that the first one gave, by op and type.
 func TestBits(t *testing.T) {
+	for _, kernels := range kernel.Sets() {
+		t.Run(kernels.Name, func(t *testing.T) { checkBits(t, kernels) })
+	}
+}
+
+func checkBits(t *testing.T, kernels *kernel.Set) {
 	const file = "testdata/bits.txt"
 	hashes := map[string]map[string][]byte{}
 	for activations, wrap := range map[string]func(*Backend) engine.Backend{
 		"float32": plain, "float16": func(b *Backend) engine.Backend { return halves{b} }} {
-		for name, data := range outputs(t, 0, wrap) {
+		for name, data := range outputs(t, kernels, 0, wrap) {
 			parts := strings.Split(name, "/")
 			group := parts[0]
 			if group == "linear" || group == "embed" || group == "activate" {

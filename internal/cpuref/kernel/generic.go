@@ -76,8 +76,13 @@ func end(l *[lanes]float32, kept *float32, i, mode int, y *float32) {
 	*y = tree(l)
 }
 
-// move is p moved by so many bytes.
-func move[T any](p *T, bytes int) *T { return (*T)(unsafe.Add(unsafe.Pointer(p), bytes)) }
+// move is p moved by so many bytes, or nil if p is.
+func move[T any](p *T, bytes int) *T {
+	if p == nil {
+		return nil
+	}
+	return (*T)(unsafe.Add(unsafe.Pointer(p), bytes))
+}
 
 // piece is how many weights are widened at a time.
 const piece = 64

@@ -152,13 +152,15 @@ func (s *Set) tiles(t *Temp, out, x Floats, rows int, w Matrix) {
 // tileBlock adds columns [k, k+columns) of block, whose first row is output n0, to the sums of rows [m0, m1) of x.
 func (s *Set) tileBlock(t *Temp, out, x Floats, m0, m1 int, block Matrix, n0, k, columns, mode int) {
 	f := s.dotTile[block.DType]
-	kept := unsafe.SliceData(t.kept)
+	used := 0
 	run := func(m, n, count int) {
+		var kept *float32
+		if mode != 0 {
+			kept = &t.kept[used]
+			used += lanes * 12 * count
+		}
 		f(&x.Data[m*x.Stride+k], 4*x.Stride, &block.Data[n*block.Stride+k*block.DType.Size()], block.Stride, move(unsafe.SliceData(block.Scale), 4*n),
 			columns, &out.Data[m*out.Stride+n0+n], 4*out.Stride, count, kept, mode)
-		if mode != 0 {
-			kept = move(kept, 4*lanes*12*count)
-		}
 	}
 	for m := m0; m < m1; m += 4 {
 		first := min(m, m1-4)
