@@ -104,6 +104,9 @@ func (f *compareFlags) run(ctx context.Context, a *app) error {
 		return err
 	}
 	defer o.Close()
+	if f.mistake.Amend != nil {
+		f.mistake.Amend(o.Model)
+	}
 	prompts, err := f.promptList(a, o)
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"llmrun/internal/ctconv"
 	"llmrun/internal/engine"
 	"llmrun/internal/near"
 )
@@ -29,6 +30,8 @@ type Fault struct {
 	Model       string // what shows the mistake; "": the default model
 	ComputeType string // "": float32
 	Text        string // a prompt, or ids with commas between; "": the built-in prompts
+	// Amend changes the model for both sides, where no model at hand asks for what the mistake is about; nil: nothing to change.
+	Amend func(*ctconv.Model)
 
 	Want Want
 }
@@ -102,6 +105,18 @@ func in(file string, texts ...string) (edits []Edit) {
 		edits = append(edits, Edit{file, texts[i], texts[i+1]})
 	}
 	return edits
+}
+
+// amended gives the variables whose names end so another value, little-endian, of the same size.
+func amended(suffix string, value ...byte) func(*ctconv.Model) {
+	return func(m *ctconv.Model) {
+		for name, t := range m.Tensors {
+			if strings.HasSuffix(name, suffix) {
+				t.Data = value
+				m.Tensors[name] = t
+			}
+		}
+	}
 }
 
 // Prompts and models that show a fault where the defaults do not, or not as fast.

@@ -118,7 +118,7 @@ func plan(dir string, match *regexp.Regexp) (all []*run, err error) {
 	models, err := cleanModels(dir)
 	for _, m := range models {
 		for _, computeType := range []string{"float32", "float16"} {
-			add(&run{name: m.name + " " + computeType, args: append([]string{"--compute-type", computeType}, m.args...)})
+			add(&run{name: m.name + " " + computeType, args: append([]string{"--compute-type", computeType, "--shadow", "all", "--legs", "all"}, m.args...)})
 		}
 	}
 	return all, err
