@@ -56,7 +56,7 @@ func newCustody(w *Watch, program, twin []engine.Op) *custody {
 func (c *custody) arrive(op engine.Op) error {
 	c.ran++
 	if op == c.program[0] { // between passes, too, nobody may write
-		if _, err := c.sweep(nil); err != nil {
+		if _, _, err := c.sweep(nil); err != nil {
 			return err
 		}
 	}
@@ -109,7 +109,7 @@ func (c *custody) receive(op engine.Op, in engine.Operand, r *record) error {
 		for _, e := range extents(in) {
 			r.held(e, func(s *span, part extent) {
 				if s == nil {
-					r.set(span{part, nobody, in.Name, in.Stride}, host)
+					r.set(span{part, nobody, in.Name, in.Stride}, host[part.from*in.Buffer.DType().Size():])
 				}
 			})
 		}
@@ -124,9 +124,9 @@ func (c *custody) receive(op engine.Op, in engine.Operand, r *record) error {
 	return nil
 }
 
-// sweep looks for changes in everything that was recorded but what op was to write: op has just been run, or none if it is nil. intact tells
-// whether op's inputs are what they were.
-func (c *custody) sweep(op engine.Op) (intact bool, err error) {
+// sweep looks for changes in everything that was recorded but what op was to write: op has just been run, or none if it is nil. strayed
+// tells whether there are any, intact whether op's inputs are what they were.
+func (c *custody) sweep(op engine.Op) (strayed, intact bool, err error) {
 	var outs, ins []engine.Operand
 	if op != nil {
 		outs, ins = op.Operands()
@@ -139,7 +139,7 @@ func (c *custody) sweep(op engine.Op) (intact bool, err error) {
 		}
 		host, err := r.buffer.Host()
 		if err != nil {
-			return false, err
+			return false, false, err
 		}
 		changed := change{record: r}
 		for i := range r.spans {
@@ -156,10 +156,11 @@ func (c *custody) sweep(op engine.Op) (intact bool, err error) {
 				intact = false
 			}
 		}
+		strayed = true
 		c.strayed(op, changed, host)
 		r.renew(host, outs...)
 	}
-	return intact, nil
+	return strayed, intact, nil
 }
 
 // strayed takes down that op changed what it had no business with; or, if it is nil, that something between two passes did.
@@ -189,28 +190,35 @@ func (c *custody) strayed(op engine.Op, changed change, host []byte) {
 	c.unread = append(c.unread, stray{b, changed.record, changed.at})
 }
 
-// take records what op has written.
-func (c *custody) take(op engine.Op) error {
+// copies gives what op has just written, output by output.
+func (c *custody) copies(op engine.Op) (list [][]byte, err error) {
 	outs, _ := op.Operands()
-	for i, o := range outs {
-		host, err := o.Buffer.Host()
-		if err != nil {
-			return err
-		}
+	for _, o := range outs {
 		if o.Stride != o.Cols {
 			panic(fmt.Sprintf("BUG: %v: %s has gaps between its rows", op.Site(), o.Name))
 		}
-		r, e := c.records[o.Buffer], extent{o.Offset, o.Offset + o.Rows*o.Cols}
-		r.set(span{e, op.Site().String(), o.Name, o.Cols}, host)
-		c.unread = slices.DeleteFunc(c.unread, func(s stray) bool { return s.record == r && e.from <= s.at.from && s.at.to <= e.to })
-		if i == 0 {
-			delete(c.history, op)
-			if op.Pass().Rows == 1 {
-				c.history[op] = bytes.Clone(r.part(e))
-			}
+		host, err := o.Buffer.Host()
+		if err != nil {
+			return nil, err
 		}
+		size := o.Buffer.DType().Size()
+		list = append(list, bytes.Clone(host[o.Offset*size:][:o.Rows*o.Cols*size]))
 	}
-	return nil
+	return list, nil
+}
+
+// take records what op has written.
+func (c *custody) take(op engine.Op, written [][]byte) {
+	outs, _ := op.Operands()
+	for i, o := range outs {
+		r, e := c.records[o.Buffer], extents(o)[0]
+		r.set(span{e, op.Site().String(), o.Name, o.Cols}, written[i])
+		c.unread = slices.DeleteFunc(c.unread, func(s stray) bool { return s.record == r && e.from <= s.at.from && s.at.to <= e.to })
+	}
+	delete(c.history, op)
+	if op.Pass().Rows == 1 {
+		c.history[op] = written[0]
+	}
 }
 
 // file holds an operand that no op writes to the twin's. What does not change from pass to pass is looked at once, and again whenever ops

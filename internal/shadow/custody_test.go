@@ -99,6 +99,19 @@ func TestCustody(t *testing.T) {
 			t.Errorf("got %+v", list)
 		}
 	})
+	t.Run("an op is judged if it writes beyond its own", func(t *testing.T) {
+		m := open(t, "tiny-gemma2")
+		s = session(t, m, during("gate", 3, 2, func() {
+			scribble(out("gate", 3), 5)
+			scribble(out("attn_residual", 3), 7)
+		})(cpu(t)), len(story))
+		w := Follow(s, session(t, m, cpu(t), len(story)))
+		feed(t, s, story, 9)
+		list := w.Findings()
+		if len(list) != 2 || list[0].Site != "gate" || list[0].Between != nil || list[1].Site != "gate" || list[1].Between == nil || w.Ops() != 1 {
+			t.Errorf("%d ops judged, got %+v", w.Ops(), list)
+		}
+	})
 	t.Run("not reset", func(t *testing.T) {
 		m := open(t, "tiny-gemma2")
 		s = session(t, m, cpu(t), 2*len(story))

@@ -66,13 +66,13 @@ func (r *record) part(e extent) []byte {
 	return r.bytes[min(e.from*size, len(r.bytes)):min(e.to*size, len(r.bytes))]
 }
 
-// set records the buffer's bytes of s. Of spans that it meets only the rest stays.
-func (r *record) set(s span, host []byte) {
+// set records the bytes of s. Of spans that it meets only the rest stays.
+func (r *record) set(s span, data []byte) {
 	size := r.buffer.DType().Size()
 	if more := s.to*size - len(r.bytes); more > 0 {
 		r.bytes = append(r.bytes, make([]byte, more)...)
 	}
-	copy(r.bytes[s.from*size:s.to*size], host[s.from*size:])
+	copy(r.bytes[s.from*size:s.to*size], data)
 	var kept []span
 	for _, old := range r.spans {
 		for _, part := range []extent{{old.from, min(old.to, s.from)}, {max(old.from, s.to), old.to}} {

@@ -151,8 +151,8 @@ func TestClean(t *testing.T) {
 				for _, f := range w.Findings() {
 					t.Errorf("%s: %+v", name, f)
 				}
-				steps := 5
-				if worst := w.Worst(); worst == nil || len(w.Cells()) < steps || w.Ops() < 10*steps {
+				const steps = 5
+				if worst := w.Worst(); worst == nil || len(w.Cells()) < steps || w.Ops() < 10*steps || !(worst.Ratio < 0.7) {
 					t.Errorf("%s: %d ops judged, worst %v", name, w.Ops(), worst)
 				} else {
 					t.Logf("%-12s %4d ops, worst %.3f of its bound: step %d layer %d %s", name, w.Ops(), float64(worst.Ratio), worst.Step, worst.Layer, worst.Site)

@@ -14,9 +14,10 @@ type verdict struct {
 	op engine.Op
 	oracle.Judged
 	oracle.Report
-	got  []float64
-	held []byte // what the buffer held there before, as far as it is known
-	last []byte // what the op wrote in the pass before, if that was of a single token
+	got     []float64
+	written []byte // got, as bytes
+	held    []byte // what the buffer held there before, as far as it is known
+	last    []byte // what the op wrote in the pass before, if that was of a single token
 }
 
 // bad tells whether element i is beyond its bound.

@@ -8,6 +8,7 @@ import (
 	"llmrun/internal/cpuref/oracle"
 	"llmrun/internal/ctconv"
 	"llmrun/internal/engine"
+	"llmrun/internal/num"
 )
 
 // Watch follows one text through a session. One goroutine uses it and the session.
@@ -33,6 +34,14 @@ type birth struct {
 	Finding
 	at   int // how many ops were run before
 	when when
+}
+
+// harmless is 1 if nobody has read the changed bytes, else 0.
+func (b *birth) harmless() int {
+	if b.Between != nil && b.Between.Reader == nobody {
+		return 1
+	}
+	return 0
 }
 
 // when is the order of what is found at one op.
@@ -61,9 +70,11 @@ func (w *Watch) Stop() { w.session.Before, w.session.Tap = w.before, w.tap }
 // Judge says whether ops are judged from here on. Custody is kept all the time.
 func (w *Watch) Judge(on bool) { w.judging = on }
 
-// Findings lists the births in their order.
+// Findings lists the births in their order; last those that nobody has read, and that have done no harm so far.
 func (w *Watch) Findings() []Finding {
-	slices.SortStableFunc(w.findings, func(a, b *birth) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.when, b.when)) })
+	slices.SortStableFunc(w.findings, func(a, b *birth) int {
+		return cmp.Or(cmp.Compare(a.harmless(), b.harmless()), cmp.Compare(a.at, b.at), cmp.Compare(a.when, b.when))
+	})
 	list := make([]Finding, len(w.findings))
 	for i, b := range w.findings {
 		list[i] = b.Finding
@@ -114,38 +125,45 @@ func (w *Watch) leave(op engine.Op) {
 	}
 }
 
-// look judges what op wrote, and takes it into custody.
+// look judges what op wrote, and takes it into custody. An op that changed what is not its own is judged even where others are not: it may
+// have written what is its own elsewhere.
 func (w *Watch) look(op engine.Op) error {
-	intact, err := w.custody.sweep(op)
+	written, err := w.custody.copies(op) // before anyone looks again
+	if err != nil {
+		return err
+	}
+	strayed, intact, err := w.custody.sweep(op)
 	if err != nil {
 		return err
 	}
 	// An op that changed what it read cannot be judged by it.
-	if w.judging && intact {
-		if err := w.judge(op); err != nil {
+	if (w.judging || strayed) && intact {
+		if err := w.judge(op, written); err != nil {
 			return err
 		}
 	}
-	return w.custody.take(op)
+	w.custody.take(op, written)
+	return nil
 }
 
-// judge holds op's outputs to the oracle.
-func (w *Watch) judge(op engine.Op) error {
+// judge holds what op wrote to the oracle.
+func (w *Watch) judge(op engine.Op, written [][]byte) error {
 	judged, err := oracle.Judge(op)
 	if err != nil {
 		return err
 	}
 	w.ops++
 	var bad *verdict
-	for _, j := range judged {
-		got, err := j.Got()
-		if err != nil {
-			return err
+	for i, j := range judged {
+		d := j.Operand.Buffer.DType()
+		got := make([]float64, len(j.Want))
+		for k := range got {
+			got[k] = float64(num.Float32At(d, written[i], k))
 		}
 		report := j.Compare(got)
 		w.cell(op.Site(), report.WorstRatio)
 		if !report.OK() && bad == nil {
-			bad = &verdict{op: op, Judged: j, Report: report, got: got}
+			bad = &verdict{op: op, Judged: j, Report: report, got: got, written: written[i]}
 		}
 	}
 	if bad == nil {

@@ -89,17 +89,9 @@ func (v *verdict) fits(candidate variant) (ok, all bool) {
 
 // same tells whether all bad elements have the bits that b holds at their place.
 func (v *verdict) same(b []byte) bool {
-	d := v.Operand.Buffer.DType()
-	host, err := v.Operand.Buffer.Host()
-	if err != nil {
-		return false
-	}
-	size, from := d.Size(), v.Operand.Offset
+	size := v.Operand.Buffer.DType().Size()
 	for i := range v.got {
-		if !v.bad(i) {
-			continue
-		}
-		if (i+1)*size > len(b) || !bytes.Equal(b[i*size:(i+1)*size], host[(from+i)*size:(from+i+1)*size]) {
+		if v.bad(i) && ((i+1)*size > len(b) || !bytes.Equal(b[i*size:(i+1)*size], v.written[i*size:(i+1)*size])) {
 			return false
 		}
 	}

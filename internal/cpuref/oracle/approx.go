@@ -122,40 +122,52 @@ func absolute(a []float64) (sum float64) {
 	return sum
 }
 
-// worst bounds the sum in float32, in any order, fused or not: a term passes at most n roundings, so the error is at most γ(n) ·
-// Σ|aₖ·bₖ|, γ(n) = n·u/(1-n·u) (Higham, "Accuracy and Stability of Numerical Algorithms", §3.1). One rounding more than
-// n pays for the oracle's own sum. extra counts roundings of a term before it is summed.
+// worst bounds the sum in float32, in any order, fused or not: a term passes at most n roundings. extra counts roundings of a term before it
+// is summed.
+func (t terms) worst(extra int) approx { return t.within(float64(t.n + extra)) }
+
+// inLanes bounds a sum that is made of partial sums.
+func (t terms) inLanes() approx { return t.within(passed(t.n)) }
+
+// passed is how many roundings a term of a norm's or a softmax's sum passes at most. Their terms have one sign, so it is what the result's accuracy hangs
+// on. All backends sum them in lanes: eight on the CPU (package cpuref), a simdgroup's 32 on Metal; this allows for eight lanes, and for eight more
+// roundings to add the lanes up.
+func passed(n int) float64 { return float64(min(n, (n+7)/8+8)) }
+
+// within bounds a sum whose terms pass at most so many roundings: the error is at most γ(n) · Σ|aₖ·bₖ|, γ(n) = n·u/(1-n·u)
+// (Higham, "Accuracy and Stability of Numerical Algorithms", §3.1). One rounding more pays for the oracle's own sum.
 //
 // Subnormals: the product and the sum of each term may be flushed, and each factor may be read as zero. A sum that may overflow
 // on its way (not every order does) may end anywhere.
-func (t terms) worst(extra int) approx {
+func (t terms) within(roundings float64) approx {
 	if math.IsNaN(t.v) || math.IsInf(t.v, 0) {
 		return approx{t.v, 0}
 	}
-	roundings := (float64(t.n) + 1 + float64(extra)) * unit
-	err := roundings/(1-roundings)*t.size + tiny*(2*float64(t.n)+t.sizeA+t.sizeB)
+	gamma := (roundings + 1) * unit
+	err := gamma/(1-gamma)*t.size + tiny*(2*float64(t.n)+t.sizeA+t.sizeB)
 	if t.size+err > maxFloat32 {
 		err = math.Inf(1)
 	}
 	return approx{t.v, err}
 }
 
-// likely is worst where that is less, or else a bound that a right sum exceeds with a probability below 10⁻³⁰, for sums whose terms have
-// signs that their order knows nothing of: a row of a weight, times activations. No rounding of a sum of thousands of terms goes
-// the same way each time, and worst would let errors pass that no right sum ever has.
+// likely is worst where that is less, or else a bound that no right sum exceeds in practice, for sums whose terms have signs that their order
+// knows nothing of: a row of a weight, times activations. Never do thousands of roundings all go the same way, and worst would let
+// errors pass that no right sum ever has.
 //
 // The error is Σδₖ·sₖ over the partial sums sₖ, of which each is rounded by |δₖ| ≤ u. Of k terms drawn from n, the sum has the mean square
 // (k/n)²·v² + (k/n)·(1-k/n)·Q, Q = Σ(aₖ·bₖ)²; over one long chain, the worst of orders, Σsₖ² is n·(v²/3 + Q/6). Roundings spread
 // evenly have the mean square u²/3, and are as good as independent (Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019, and
-// 42(5), 2020, for random data). So the error has the standard deviation σ = u·√(n·(v²/9 + Q/18)), and
+// 42(5), 2020, for random data). So the error has the standard deviation σ = u·√(n·(v²/9 + Q/18)), and with what set adds
 //
-//	3·u·√n·(|v| + √Q) ≥ 9·σ, with what set adds 13·σ.
+//	1.5·u·√n·(|v| + √Q) ≥ 4.5·σ at worst, where v dwarfs √Q, and 7·σ where they are alike, as they are in almost all sums.
 //
-// One term that dwarfs all others, or two that cancel, are in the worst place when every other partial sum holds them: σ is then u·√(n/3)·√Q, of
-// which the bound is still 5 and more. Sums of equal terms, whose roundings do go the same way, are judged by worst.
+// That is for one chain. In eight lanes and more (see passed) the partial sums are an eighth: σ is u·√(n·(v²/576 + Q/144)) and the bound 18·σ and more: no
+// sum of 10¹⁰ comes near. One term that dwarfs all others is in the worst place if all partial sums of its lane hold it: σ = u·√(n/24)·√Q,
+// and the bound is 14·σ; 7·σ for two such terms that cancel.
 func (t terms) likely(extra int) approx {
 	a := t.worst(extra)
-	spread := 3*math.Sqrt(float64(t.n)+1+float64(extra))*unit*(math.Abs(t.v)+math.Sqrt(t.squares)) + tiny*(2*float64(t.n)+t.sizeA+t.sizeB)
+	spread := math.Sqrt(float64(t.n)+1+float64(extra))*unit*(math.Abs(t.v)+math.Sqrt(t.squares)) + tiny*(2*float64(t.n)+t.sizeA+t.sizeB)
 	if a.err > spread && !math.IsInf(a.err, 1) {
 		a.err = spread
 	}
@@ -177,7 +189,6 @@ func total(terms []approx) approx {
 		size += math.Abs(a.v) + a.err
 		strayed += a.err
 	}
-	n := float64(len(terms))
-	roundings := (n + 1) * unit
-	return rounded(v, strayed+roundings/(1-roundings)*size+n*tiny, 0)
+	gamma := (passed(len(terms)) + 1) * unit
+	return rounded(v, strayed+gamma/(1-gamma)*size+float64(len(terms))*tiny, 0)
 }

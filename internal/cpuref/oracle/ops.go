@@ -49,7 +49,10 @@ func rmsNorm(o *engine.RMSNorm, out output, in map[string]input) {
 		row := in["x"].row(t)
 		for h := range o.Heads {
 			x := row[h*o.Dim:][:o.Dim]
-			squares := sum(x, x, 0)
+			all := dot(x, x)
+			all.sizeA = absolute(x)
+			all.sizeB = all.sizeA
+			squares := all.inLanes()
 			overflows := math.IsInf(squares.err, 1)
 			if overflows {
 				squares.err = 0
