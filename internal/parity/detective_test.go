@@ -1,6 +1,7 @@
 package parity
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -479,5 +480,43 @@ func TestNotWritten(t *testing.T) {
 	x := c.Culprit
 	if x == nil || x.Step != 1 || x.Layer != 1 || x.Site != "kv_write" || !x.Confirmed || !slices.Equal(x.Heals, []string{"kv → cpu"}) {
 		t.Errorf("%+v %+v", x, c.Substitution)
+	}
+}
+
+// TestInterruptedInvestigation: what was found until then is reported.
+func TestInterruptedInvestigation(t *testing.T) {
+	broken := wrong(t, engine.Site{Step: 2, Layer: 1, Name: "act"}, toNaN)
+	for _, test := range []struct {
+		at        string
+		candidate engine.Backend
+		verdict   Verdict
+		culprit   bool
+	}{
+		{"shadow of short", cpu(t), Inconclusive, false},
+		{"leg cache on candidate cpu", cpu(t), Inconclusive, false},
+		{"shadow of short", broken, Diverged, false}, // the tokens have shown it
+		{"substitution: norms → cpu", broken, Diverged, true},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		c, err := Compare(ctx, golden(t, "m_gemma2"), cpu(t), test.candidate, []Prompt{short}, Options{MaxTokens: 4, Shadow: ShadowAuto, Substitute: true, Legs: DefaultLegs,
+			Working: func(what string, done, total int) {
+				if done > total || done < 0 {
+					t.Errorf("%s: %d of %d", what, done, total)
+				}
+				if what == test.at {
+					cancel()
+				}
+			}})
+		cancel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.expect(t, test.verdict, ExitInterrupted)
+		if (c.Culprit != nil) != test.culprit || test.culprit && c.Culprit.Confirmed {
+			t.Errorf("%s: %+v", test.at, c.Culprit)
+		}
+		if test.verdict == Inconclusive && c.Reason != "interrupted before the ops were judged and the legs tested" {
+			t.Error(c.Reason)
+		}
 	}
 }

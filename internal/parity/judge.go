@@ -162,6 +162,8 @@ func (c *Comparison) conclude(o *Options, vacuous bool, prompts int) (Verdict, s
 		return Diverged, fmt.Sprintf("%s (%d of %d prompts diverge)%s", diverged[0], len(diverged), len(c.Prompts), c.unexplained())
 	case broken != "":
 		return Diverged, broken
+	case c.Interrupted && len(c.Prompts) == prompts:
+		return Inconclusive, "interrupted before the ops were judged and the legs tested"
 	case c.Interrupted:
 		return Inconclusive, fmt.Sprintf("interrupted after %d of %d prompts", len(c.Prompts), prompts)
 	case len(beyond) > 0:

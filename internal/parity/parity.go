@@ -1,8 +1,11 @@
-// Package parity compares two backends on one model: tokens, gates, verdict.
+// Package parity compares two backends on one model: tokens, gates, shadow, substitution, legs, verdict.
 //
 // The reference decodes greedily and the candidate is fed the reference's tokens, so that one disagreement does not become
 // a hundred. Where they choose different tokens the candidate also decodes freely, to show what it would have said.
 // What may differ is not a constant: see noise.go.
+//
+// Then every op is held to its own bound and every byte to who wrote it (investigate.go); what is found is proved by moving ops to the other
+// backend (substitution.go); and each backend is held to itself (legs.go).
 package parity
 
 import (

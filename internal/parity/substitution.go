@@ -155,8 +155,8 @@ func (r *run) substitute(ctx context.Context, c *Comparison) error {
 			r.Working("substitution: "+a.Name, i, len(list))
 		}
 		began := time.Now()
-		err := t.try(ctx, &a)
-		if err != nil {
+		if err := t.try(ctx, &a); err != nil {
+			c.Culprit.Confirmed = false // what should not heal was not tried
 			return err
 		}
 		c.Substitution = append(c.Substitution, a.Substitution)
