@@ -160,17 +160,25 @@ func (t *text) substitution() {
 		}
 		plain = append(plain, cell)
 	}
-	for len(plain) > 0 {
-		n, width := 0, 0
-		for n < len(plain) && (n == 0 || width+len([]rune(plain[n])) <= rowWidth) {
-			width += len([]rune(plain[n])) + len(gap)
-			n++
-		}
-		t.line(label, plain[:n]...)
-		label, plain = "", plain[n:]
+	if len(plain) > 0 {
+		t.wrap(label, plain)
+		label = ""
 	}
 	if t.Culprit != nil && len(t.Substitution) > 0 && !t.Culprit.Confirmed {
 		t.line(label, t.color(yellow, "not confirmed")+": "+unconfirmed(t.Culprit))
+	}
+}
+
+// wrap fills lines with cells.
+func (t *text) wrap(label string, cells []string) {
+	for len(cells) > 0 {
+		n, width := 0, 0
+		for n < len(cells) && (n == 0 || width+len([]rune(cells[n])) <= rowWidth) {
+			width += len([]rune(cells[n])) + len(gap)
+			n++
+		}
+		t.line(label, cells[:n]...)
+		label, cells = "", cells[n:]
 	}
 }
 
@@ -207,9 +215,7 @@ func (t *text) legs() {
 		}
 		cells = append(cells, cell)
 	}
-	if len(cells) > 0 {
-		t.line("legs", cells...)
-	}
+	t.wrap("legs", cells)
 	for _, why := range whys {
 		t.line("", why)
 	}
