@@ -15,6 +15,7 @@ var generic = &Set{
 	dotRows:     byType(genericRows),
 	dotTile:     byType(genericTile),
 	weightedSum: genericWeightedSum,
+	read:        genericRead,
 	vector:      genericVectors,
 }
 
@@ -155,6 +156,14 @@ func genericWeightedSum(v *float32, ldv int, p *float32, n int, y *float32, d in
 		}
 		for lane := range l {
 			*at(lane) = l[lane]
+		}
+	}
+}
+
+func genericRead(p *byte, stride, n int, sum *float32) {
+	for r := range 4 {
+		for _, v := range unsafe.Slice((*float32)(unsafe.Pointer(move(p, r*stride))), n/4) {
+			*sum += v
 		}
 	}
 }

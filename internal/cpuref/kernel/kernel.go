@@ -37,6 +37,9 @@ type dotTileFunc func(x *float32, ldx int, w *byte, ldw int, scale *float32, k i
 // a positive multiple of 8, and n one of 8 if the mode is to leave the lanes, of which there are 8·d in the order [d/8, 8, 8].
 type weightedSumFunc func(v *float32, ldv int, p *float32, n int, y *float32, d int, lanes *float32, mode int)
 
+// readFunc reads four streams of n bytes, a positive multiple of 64, stride bytes apart.
+type readFunc func(p *byte, stride, n int, sum *float32)
+
 // vectorFuncs compute element by element; n is a positive multiple of 8. Outputs may be inputs. NaNs are stored as theNaN, but for exp.
 type vectorFuncs struct {
 	add, mul      func(out, a, b *float32, n int)
@@ -56,6 +59,7 @@ type Set struct {
 	dotRows     [num.NumDTypes]dotRowsFunc
 	dotTile     [num.NumDTypes]dotTileFunc
 	weightedSum weightedSumFunc
+	read        readFunc
 	vector      vectorFuncs
 }
 

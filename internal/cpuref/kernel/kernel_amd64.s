@@ -2495,9 +2495,9 @@ softCap8_loop:
 	VZEROUPPER
 	RET
 
-// func readFour(p *byte, stride int, n int) float32
-// Requires: AVX, SSE
-TEXT ·readFour(SB), NOSPLIT, $0-28
+// func readFour(p *byte, stride int, n int, sum *float32)
+// Requires: AVX
+TEXT ·readFour(SB), NOSPLIT, $0-32
 	MOVQ   stride+8(FP), AX
 	MOVQ   n+16(FP), CX
 	MOVQ   p+0(FP), DX
@@ -2533,6 +2533,7 @@ readFour_loop:
 	VADDPS Y2, Y0, Y0
 	VADDPS Y3, Y1, Y1
 	VADDPS Y1, Y0, Y0
-	MOVSS  X0, ret+24(FP)
+	MOVQ   sum+24(FP), AX
+	VMOVSS X0, (AX)
 	VZEROUPPER
 	RET

@@ -199,3 +199,12 @@ func Bytes(a []float32) []byte {
 func FloatsOf(b []byte) []float32 {
 	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
 }
+
+// Read reads b but for its last bytes, in four streams, as fast as a core can: what a product with weights can at best reach. The
+// result says only that they were read.
+func (s *Set) Read(b []byte) (sum float32) {
+	if n := len(b) / 4 &^ 63; n > 0 {
+		s.read(&b[0], n, n, &sum)
+	}
+	return sum
+}

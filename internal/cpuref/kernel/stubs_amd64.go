@@ -104,7 +104,7 @@ func geluTanh8(out *float32, x *float32, n int)
 //go:noescape
 func softCap8(out *float32, x *float32, bound float32, n int)
 
-// readFour reads four streams of n bytes, a multiple of 64, stride bytes apart.
+// readFour: see readFunc.
 //
 //go:noescape
-func readFour(p *byte, stride int, n int) float32
+func readFour(p *byte, stride int, n int, sum *float32)

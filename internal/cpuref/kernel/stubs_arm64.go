@@ -63,3 +63,6 @@ func geluTanh8(out *float32, x *float32, n int)
 
 //go:noescape
 func softCap8(out *float32, x *float32, bound float32, n int)
+
+//go:noescape
+func readFour(p *byte, stride int, n int, sum *float32)

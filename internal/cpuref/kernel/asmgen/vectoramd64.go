@@ -414,8 +414,8 @@ func exponentials() {
 
 // readFour reads four streams of n bytes, stride apart: as fast as memory can be read. n is a multiple of 64.
 func readFour() {
-	TEXT("readFour", NOSPLIT, "func(p *byte, stride, n int) float32")
-	Doc("readFour reads four streams of n bytes, a multiple of 64, stride bytes apart.")
+	TEXT("readFour", NOSPLIT, "func(p *byte, stride, n int, sum *float32)")
+	Doc("readFour: see readFunc.")
 	Pragma("noescape")
 	stride, n, i := pointer("stride"), pointer("n"), GP64()
 	stream := []Register{pointer("p")}
@@ -442,6 +442,6 @@ func readFour() {
 			VADDPS(acc[a+step], acc[a], acc[a])
 		}
 	}
-	Store(acc[0].AsX(), ReturnIndex(0))
+	VMOVSS(acc[0].AsX(), Mem{Base: pointer("sum")})
 	end()
 }

@@ -275,3 +275,33 @@ func (a *arm) exponentials() {
 		a.v(fmulD, y, bound, y)
 	})
 }
+
+// readFour reads four streams of n bytes, a multiple of 64, stride apart.
+func (a *arm) readFour() {
+	a.function("readFour", "p *byte", "stride int", "n int", "sum *float32")
+	a.args("p R0", "stride R1", "n R4", "sum R6")
+	streams := []string{"R0", "R1", "R2", "R3"}
+	a.p("ADD R1, R1, R3")
+	a.p("ADD R0, R1, R1")
+	a.p("ADD R0, R3, R2")
+	a.p("ADD R1, R3, R3")
+	for r := range 16 {
+		a.zero(r)
+	}
+	a.label("readFour_loop")
+	for i, p := range streams {
+		a.p("VLD1.P 64(%s), %s", p, list(16, 4, "S4"))
+		for r := range 4 {
+			a.v(faddS, 4*i+r, 4*i+r, 16+r)
+		}
+	}
+	a.p("SUBS $64, R4, R4")
+	a.p("BGT readFour_loop")
+	for step := 8; step >= 1; step /= 2 {
+		for r := range step {
+			a.v(faddS, r, r, r+step)
+		}
+	}
+	a.p("FMOVS F0, (R6)")
+	a.p("RET")
+}
