@@ -77,6 +77,13 @@ func (r *run) alterations(c *Culprit, other *side, mirrors map[engine.Buffer]eng
 	for _, f := range guilty {
 		move(familyName(f), true, f)
 	}
+	if readers := r.readers(c); len(readers) > 1 {
+		names := []string{}
+		for _, f := range readers {
+			names = append(names, familyName(f))
+		}
+		move(strings.Join(names, ", "), true, readers...)
+	}
 	switch {
 	case c.Site == "sample":
 		own("greedy sampler", func(s *Side) { s.Choose = nil })
@@ -117,6 +124,9 @@ func (r *run) guilty(c *Culprit) (list []engine.Family) {
 		}
 	}
 	add(engine.Family(c.Family))
+	for _, f := range r.readers(c) {
+		add(f)
+	}
 	if c.Between != nil {
 		for _, end := range []string{c.Between.Writer, c.Between.Reader} {
 			for _, op := range r.candidate.Program() {
@@ -124,6 +134,38 @@ func (r *run) guilty(c *Culprit) (list []engine.Family) {
 					add(op.Family())
 				}
 			}
+		}
+	}
+	return list
+}
+
+// readers is the families of the ops that read the bytes that are not the file's: an embedding may be the projection, too.
+func (r *run) readers(c *Culprit) (list []engine.Family) {
+	if c.Between == nil || c.Between.Writer != "the file" {
+		return nil
+	}
+	s := r.candidate
+	if c.Side == referenceSide {
+		s = r.reference
+	}
+	var wrong engine.Buffer
+	reads := func(op engine.Op, is func(engine.Operand) bool) bool {
+		_, ins := op.Operands()
+		return slices.ContainsFunc(ins, is)
+	}
+	for _, op := range s.Program() {
+		if at := op.Site(); at.Layer == c.Layer && at.Name == c.Site {
+			reads(op, func(o engine.Operand) bool {
+				if o.Name == c.Operand {
+					wrong = o.Buffer
+				}
+				return wrong != nil
+			})
+		}
+	}
+	for _, op := range s.Program() {
+		if wrong != nil && !slices.Contains(list, op.Family()) && reads(op, func(o engine.Operand) bool { return o.Buffer == wrong }) {
+			list = append(list, op.Family())
 		}
 	}
 	return list

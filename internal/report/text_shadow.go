@@ -141,28 +141,29 @@ const rowWidth = 110 // of the columns after the label; what does not fit begins
 // substitution is the table of what heals and what does not.
 func (t *text) substitution() {
 	label := "substitution"
-	var plain []string
+	var notes []string // of what does not heal
+	rows := map[string][]string{}
 	for _, s := range t.Substitution {
 		cell := fmt.Sprintf("%s  %d/%d", s.Name, s.Matched, s.Compared)
-		switch {
-		case s.Heals:
-			cell += " " + t.color(green, "✓") + " heals"
-		case s.Note != "":
-			cell += " ✗"
+		if !s.Heals {
+			if rows[s.Note] == nil {
+				notes = append(notes, s.Note)
+			}
+			rows[s.Note] = append(rows[s.Note], cell)
+			continue
 		}
+		cell += " " + t.color(green, "✓") + " heals"
 		if s.Note != "" {
 			cell += " (" + s.Note + ")"
 		}
-		if s.Heals || s.Note != "" {
-			t.line(label, cell)
-			label = ""
-			continue
-		}
-		plain = append(plain, cell)
-	}
-	if len(plain) > 0 {
-		t.wrap(label, plain)
+		t.line(label, cell)
 		label = ""
+	}
+	for _, note := range notes {
+		t.wrap(label, rows[note])
+		if label = ""; note != "" {
+			t.line(label, "✗ "+note)
+		}
 	}
 	if t.Culprit != nil && len(t.Substitution) > 0 && !t.Culprit.Confirmed {
 		t.line(label, t.color(yellow, "not confirmed")+": "+unconfirmed(t.Culprit))
@@ -235,6 +236,10 @@ func (t *text) why() {
 		t.line(label, "the numbers prove no reason")
 	}
 	if n := t.Culprit.Others; n > 0 {
-		t.line("", fmt.Sprintf("%d more %s beyond their bounds by themselves", n, map[bool]string{true: "op is", false: "ops are"}[n == 1]))
+		more := "1 more op is beyond its bound by itself"
+		if n > 1 {
+			more = fmt.Sprintf("%d more ops are beyond their bounds by themselves", n)
+		}
+		t.line("", more)
 	}
 }
