@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"llmrun/internal/ctconv"
 	"llmrun/internal/engine"
 	"llmrun/internal/num"
 )
@@ -517,6 +518,53 @@ func TestInterruptedInvestigation(t *testing.T) {
 		}
 		if test.verdict == Inconclusive && c.Reason != "interrupted before the ops were judged and the legs tested" {
 			t.Error(c.Reason)
+		}
+	}
+}
+
+// misloaded changes one element of a tensor as it is loaded.
+type misloaded struct {
+	engine.Backend
+	tensor  string
+	element int
+}
+
+func (b misloaded) Upload(t ctconv.Tensor) (engine.Buffer, error) {
+	if t.Name == b.tensor {
+		t.Data = slices.Clone(t.Data)
+		num.PutFloat32(t.DType, t.Data, b.element, num.Float32At(t.DType, t.Data, b.element)+2)
+	}
+	return b.Backend.Upload(t)
+}
+
+// TestMisloaded: a weight is not what the file holds, on either side; moving its readers, with the file's weight, heals.
+func TestMisloaded(t *testing.T) {
+	const qkv, embedding = "decoder/layer_1/self_attention/linear_0/weight", "decoder/embeddings/weight"
+	for _, test := range []struct {
+		tensor  string
+		element int
+		layer   int
+		site    string
+		heals   string
+	}{
+		{qkv, 3, 1, "qkv", "linear → cpu"},
+		{embedding, 0, engine.NoLayer, "embed", "embed → cpu"}, // of a token that the text does not have: nothing is seen but the bytes
+	} {
+		for _, which := range []string{candidateSide, referenceSide} {
+			sides := []engine.Backend{cpu(t), misloaded{cpu(t), test.tensor, test.element}}
+			if which == referenceSide {
+				slices.Reverse(sides)
+			}
+			c := investigated(t, "m_llama", sides[0], sides[1], Options{})
+			c.expect(t, Diverged, ExitDiverged)
+			x := c.Culprit
+			if x == nil || x.Side != which || x.Between == nil || x.Between.Writer != "the file" || x.Layer != test.layer || x.Site != test.site || x.Bad != 1 || x.Operand != "w" {
+				t.Errorf("%s of the %s: %+v", test.tensor, which, x)
+				continue
+			}
+			if !x.Confirmed || !slices.Contains(x.Heals, test.heals) {
+				t.Errorf("%s of the %s: heals %v; %+v", test.tensor, which, x.Heals, c.Substitution)
+			}
 		}
 	}
 }

@@ -288,7 +288,7 @@ func (t *trial) try(ctx context.Context, a *alteration) error {
 		return nil
 	}
 	if a.Heals = err == nil && a.Matched == a.Compared; a.Heals && judged != nil {
-		if still := t.still(judged); still != "" {
+		if still := t.still(judged, a); still != "" {
 			a.Heals, a.Note = false, still
 		}
 	}
@@ -369,10 +369,15 @@ func (t *trial) same(s *side, lead, got []float32, next int) bool {
 	return id == next || id == engine.Greedy(got) // different tokens within rounding: a tie
 }
 
-// still says what is left of the culprit at its site.
-func (t *trial) still(f *followed) string {
+// still says what is left of the culprit at its site. Bytes that are not the file's stay where they are; they do no harm where all who read them
+// have moved, and read the file's.
+func (t *trial) still(f *followed, a *alteration) string {
+	moved := len(t.readers(t.culprit)) > 0
+	for _, family := range t.readers(t.culprit) {
+		moved = moved && slices.Contains(a.Families, string(family))
+	}
 	for _, x := range f.findings() {
-		if x.Step == t.culprit.Step && x.Layer == t.culprit.Layer && x.Site == t.culprit.Site {
+		if x.Step == t.culprit.Step && x.Layer == t.culprit.Layer && x.Site == t.culprit.Site && !(moved && x.Between != nil && x.Between.Writer == "the file") {
 			return "tokens agree; " + remains(x)
 		}
 	}
@@ -380,7 +385,10 @@ func (t *trial) still(f *followed) string {
 }
 
 func remains(x shadow.Finding) string {
-	if x.Between != nil {
+	switch {
+	case x.Between != nil && x.Between.Writer == "the file":
+		return x.Site + " still reads what is not the file's"
+	case x.Between != nil:
 		return "the bytes still change"
 	}
 	return fmt.Sprintf("%s is still %.3g × its bound", x.Site, float64(x.Ratio))
