@@ -116,7 +116,7 @@ func TestListFaults(t *testing.T) {
 	if err := json.Unmarshal(stdout.Bytes(), &list); err != nil || exit != exitDone || list.Schema != "llmrun.faults/1" || len(list.Faults) != len(fault.All()) {
 		t.Fatalf("exit %d, %v: %s", exit, err, stdout.String())
 	}
-	if f := list.Faults[0]; f.ID != "gelu-unclamped" || f.Kind != "kernel" || f.Seen != "DIVERGED, step 2 layer 7 act, healed by activation" || f.Model != "tiny-gemma2" {
+	if f := list.Faults[0]; f.ID != "gelu-unclamped" || f.Kind != "kernel" || f.Seen != `DIVERGED, step 2 layer 7 act, healed by activation, because "exp(2u) leaves float32 above u = 44.36"` || f.Model != "tiny-gemma2" {
 		t.Errorf("%+v", f)
 	}
 }

@@ -11,12 +11,12 @@ import (
 // instrumentFaults are mistakes of the measurement: what is fed, what is chosen, what looks on, and which side is right.
 var instrumentFaults = []Fault{
 	{ID: "bos-dropped", What: "the candidate is not fed the prompt's BOS token",
-		Prompt: func(ids []int) []int { return ids[1:] }, Text: once, Want: changed(0, engine.NoLayer, embed, engine.FamilyEmbed, "the prompt", embed).healedBy("")},
+		Prompt: func(ids []int) []int { return ids[1:] }, Text: once, Want: changed(0, engine.NoLayer, embed, engine.FamilyEmbed, "the prompt", embed).healedBy("").because("without its first token")},
 	{ID: "reset-forgotten", What: "the candidate's session is not told that a new text begins",
 		Reset: func(*engine.Session) error { return nil },
 		Want:  changed(0, engine.NoLayer, embed, kv, "the text before", embed).healedBy("")},
 	{ID: "tie-to-last-id", What: "among equal logits the highest id is chosen, not the lowest",
-		Choose: tieToLast, Model: golden + "v2", ComputeType: "float16", Text: "1,94,70", Want: born(1, engine.NoLayer, "sample", engine.FamilySample).healedBy("")},
+		Choose: tieToLast, Model: golden + "v2", ComputeType: "float16", Text: "1,94,70", Want: born(1, engine.NoLayer, "sample", engine.FamilySample).healedBy("").because("same highest logit")},
 	{ID: "nan-laundered", What: "NaN logits are replaced by 0 before the token is chosen, so that they become id 0",
 		Edits: in("activate.metal", "clamp(u, -15.0f, 15.0f)", "u"), FastMath: true,
 		Wrap: after(func(op engine.Op) {
@@ -28,7 +28,7 @@ var instrumentFaults = []Fault{
 					return v
 				})
 			}
-		}), Text: once, Want: born(2, 7, act, activation)},
+		}), Text: once, Want: born(2, 7, act, activation).because("exp(2u)")},
 	{ID: "nan-in-one-logit", What: "one logit that never wins is NaN from step 3 on: a comparison by > and < does not see it",
 		Wrap: after(func(op engine.Op) {
 			if o, ok := op.(*engine.Linear); ok && op.Family() == engine.FamilyLMHead && o.In.Step >= 3 {

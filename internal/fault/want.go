@@ -17,6 +17,7 @@ type Want struct {
 	Family      string // of the op
 	Between     Between
 	Heals       string // the family whose move to the other side heals, or several with + between; "": none need to
+	Why         string // part of the reason, where the numbers prove one; "": none need be given
 }
 
 // Between is bytes that changed on their way; Site is then the op that was run meanwhile, or the reader, if none was. The zero Between says
@@ -57,6 +58,12 @@ func (w Want) healedBy(families string) Want {
 	return w
 }
 
+// because asks for a reason that has these words.
+func (w Want) because(words string) Want {
+	w.Why = words
+	return w
+}
+
 // String is where the fault must be seen.
 func (w Want) String() string {
 	if w.Site == "" {
@@ -81,6 +88,9 @@ func (w Want) String() string {
 	if w.Heals != "" {
 		s += ", healed by " + w.Heals
 	}
+	if w.Why != "" {
+		s += fmt.Sprintf(", because %q", w.Why)
+	}
 	return s
 }
 
@@ -95,12 +105,20 @@ type Said struct {
 		Family      string
 		Between     *struct{ Writer, Reader string }
 		Confirmed   bool
+		Why         []string
 	}
 	Substitution []struct {
 		Families []string
 		Heals    bool
 	}
-	Why string
+}
+
+// Reason is what was said to be proved, or nothing.
+func (s Said) Reason() string {
+	if s.Culprit == nil {
+		return ""
+	}
+	return strings.Join(s.Culprit.Why, "; ")
 }
 
 // want is what was said, as a Want.
@@ -148,6 +166,6 @@ func (w Want) Named(s Said) bool {
 	if w.Layer == Any {
 		is.Layer = Any
 	}
-	is.Heals = w.Heals
-	return is == w
+	is.Heals, is.Why = w.Heals, w.Why
+	return is == w && strings.Contains(s.Reason(), w.Why)
 }

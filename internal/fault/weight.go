@@ -18,11 +18,11 @@ var weightFaults = []Fault{
 	{ID: "weight-transposed", What: "layer 1's output projection, which is square, is transposed",
 		Wrap: uploading("decoder/layer_1/self_attention/linear_1/weight", func(t ctconv.Tensor, _ map[string]ctconv.Tensor) []byte {
 			return transposed(t)
-		}), Text: once, Want: misloaded(1, "o_proj", linear)},
+		}), Text: once, Want: misloaded(1, "o_proj", linear).because("transposed")},
 	{ID: "weight-of-other-layer", What: "layer 3's down projection is layer 2's",
 		Wrap: uploading("decoder/layer_3/ffn/linear_1/weight", func(_ ctconv.Tensor, others map[string]ctconv.Tensor) []byte {
 			return others["decoder/layer_2/ffn/linear_1/weight"].Data
-		}), Text: once, Want: misloaded(3, "down", linear)},
+		}), Text: once, Want: misloaded(3, "down", linear).because("layer 2 down")},
 	{ID: "weight-truncated", What: "the second half of layer 5's gate projection is zero: a file cut short",
 		Wrap: uploading("decoder/layer_5/ffn/linear_0/weight", secondHalfZero), Text: once, Want: misloaded(5, "gate", linear)},
 	{ID: "weight-swapped-blocks", What: "layer 0's fused projection has the keys' rows before the queries'",

@@ -34,7 +34,7 @@ func (t tally) String() string {
 // table is Markdown: what each fault is, what was said, and what had to be.
 func table(all []*run) string {
 	var b strings.Builder
-	b.WriteString("| fault | what | said | wanted | time |\n|---|---|---|---|---|\n")
+	b.WriteString("| fault | what | said | reason given | wanted | time |\n|---|---|---|---|---|---|\n")
 	for _, r := range all {
 		what, wanted := "nothing is broken", "no culprit"
 		if r.f != nil {
@@ -44,7 +44,7 @@ func table(all []*run) string {
 		if !r.good() {
 			said = "**" + said + "**"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %.1f s |\n", cell(r.name), cell(what), cell(said), cell(wanted), r.took.Seconds())
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %.1f s |\n", cell(r.name), cell(what), cell(said), cell(r.said.Reason()), cell(wanted), r.took.Seconds())
 	}
 	return b.String()
 }
