@@ -62,14 +62,6 @@ func operand(op engine.Op, name string) []float32 {
 	return take(ins[slices.IndexFunc(ins, func(o engine.Operand) bool { return o.Name == name })])
 }
 
-// buffer makes a float32 buffer that holds v.
-func buffer(b engine.Backend, v []float32) engine.Buffer {
-	x, _ := b.NewBuffer(num.Float32, len(v))
-	host, _ := x.Host()
-	num.PutFloat32s(num.Float32, host, v)
-	return x
-}
-
 // moved is an op's place in a pass whose first position is another.
 func moved(p engine.Place, by int) engine.Place {
 	pass := *p.In
@@ -86,7 +78,7 @@ func scaled(by float32) func(engine.Op, []float32) {
 	}
 }
 
-// attend recomputes scores, softmax or context of the CPU with a wrong KV head or key.
+// rescored computes scores or context with a wrong KV head.
 func rescored(site string, kv func(h, kvHeads int) int) func(engine.Backend) *faulty {
 	return altered(site, func(op engine.Op, out []float32) {
 		switch o := op.(type) {
