@@ -12,45 +12,51 @@ func (b *Backend) kvWrite(_ *engine.KVWrite, out, in operands) {
 	b.pool.rowwise(out.get("vcache"), in.get("v"), operand{}, copied)
 }
 
-// Attention's work is cut into blocks of one KV head, tokens and keys (or columns of the head), so that what is read serves all
-// tokens of the block and all heads that share the KV head.
+// Attention's work is cut into blocks of tokens and keys (or columns of values), so that what is read serves all tokens of the
+// block and all heads that share a KV head. A single token reads the cache once: its blocks are whole rows of the cache, or as much of
+// them as there are threads, because memory is fast along a row only.
 const (
-	keyBlock    = 120
-	valueBlock  = 64 // keys whose values stay in a core's first cache
-	columnBlock = 32
+	keyBlock    = 60 // keys that many tokens are multiplied with
+	valueBlock  = 64 // values that stay in a core's cache while all heads and tokens sum them
 	valueTokens = 8
+	columnBlock = 64
 )
 
 func (b *Backend) scores(o *engine.Scores, out, in operands) {
 	k, dst, q := in.get("k"), out.get("out"), b.floats(in.get("q"))
 	_, first, keys := o.Keys(o.Pass())
 	rows, group := o.Rows(), o.Heads/o.KVHeads
-	tBlocks, jBlocks := blocks(rows, tokenBlock), blocks(keys, keyBlock)
-	b.pool.each(o.KVHeads*tBlocks*jBlocks, o.Heads*rows*keys*o.Dim, func(s *scratch, item int) {
-		kv := item / (tBlocks * jBlocks)
+	// product computes the scores of n rows of the output from row r on, whose queries are stride apart from q0 on.
+	product := func(s *scratch, r, n, q0, stride, kv, j0, j1 int) {
+		key := kernel.Matrix{Data: k.from(j0, kv*o.Dim), DType: k.dtype, Cols: o.Dim, Stride: k.Stride * k.dtype.Size()}
+		key.Rows = max(0, min(j1, first+(r+n-1)%rows)-j0) // what the last of these tokens attends to
+		y := dst.room(s, 0, r, n, j0, j1-j0)
+		b.kernels.Product(&s.Temp, y, kernel.Floats{Data: q.Data[q0:], Stride: stride}, n, key)
+		for i := range n {
+			row := y.Data[i*y.Stride:][:j1-j0]
+			seen := min(len(row), max(0, first+(r+i)%rows-j0))
+			b.kernels.Scale(row[:seen], row[:seen], o.Scale)
+			clear(row[seen:])
+		}
+		dst.put(y, r, n, j0, j1-j0)
+	}
+	work := o.Heads * rows * keys * o.Dim
+	jBlocks := blocks(keys, keyBlock)
+	if rows == 1 { // the heads are the rows
+		b.pool.each(jBlocks, work, func(s *scratch, item int) {
+			j0, j1 := span(item, keys, keyBlock)
+			for kv := range o.KVHeads {
+				product(s, kv*group, group, kv*group*o.Dim, o.Dim, kv, j0, j1)
+			}
+		})
+		return
+	}
+	tBlocks := blocks(rows, tokenBlock)
+	b.pool.each(o.Heads*tBlocks*jBlocks, work, func(s *scratch, item int) {
+		h := item / (tBlocks * jBlocks)
 		t0, t1 := span(item/jBlocks%tBlocks, rows, tokenBlock)
 		j0, j1 := span(item%jBlocks, keys, keyBlock)
-		key := kernel.Matrix{Data: k.from(j0, kv*o.Dim), DType: k.dtype, Cols: o.Dim, Stride: k.Stride * k.dtype.Size()}
-		key.Rows = max(0, min(j1, first+t1-1)-j0) // what the block's last token attends to
-		// product computes the scores of n rows of the output from row r on, whose queries are stride apart from q on.
-		product := func(r, n, q0, stride int) {
-			y := dst.room(s, 0, r, n, j0, j1-j0)
-			b.kernels.Product(&s.Temp, y, kernel.Floats{Data: q.Data[q0:], Stride: stride}, n, key)
-			for i := range n {
-				row := y.Data[i*y.Stride:][:j1-j0]
-				seen := min(len(row), max(0, first+(r+i)%rows-j0))
-				b.kernels.Scale(row[:seen], row[:seen], o.Scale)
-				clear(row[seen:])
-			}
-			dst.put(y, r, n, j0, j1-j0)
-		}
-		if rows == 1 { // the heads are the rows
-			product(kv*group, group, kv*group*o.Dim, o.Dim)
-			return
-		}
-		for h := kv * group; h < (kv+1)*group; h++ {
-			product(h*rows+t0, t1-t0, t0*q.Stride+h*o.Dim, q.Stride)
-		}
+		product(s, h*rows+t0, t1-t0, t0*q.Stride+h*o.Dim, q.Stride, h/group, j0, j1)
 	})
 }
 
@@ -67,33 +73,73 @@ func (b *Backend) softmax(o *engine.Softmax, out, in operands) {
 }
 
 func (b *Backend) context(o *engine.Context, out, in operands) {
-	v, p, dst := in.get("v"), in.get("p"), out.get("out")
 	_, first, keys := o.Keys(o.Pass())
-	rows, group := o.Rows(), o.Heads/o.KVHeads
-	tBlocks, iBlocks := blocks(rows, valueTokens), blocks(o.Dim, columnBlock)
-	b.pool.each(o.KVHeads*tBlocks*iBlocks, o.Heads*rows*keys*o.Dim, func(s *scratch, item int) {
-		kv := item / (tBlocks * iBlocks)
-		t0, t1 := span(item/iBlocks%tBlocks, rows, valueTokens)
-		i0, i1 := span(item%iBlocks, o.Dim, columnBlock)
-		width := blocks(i1-i0, 8) * 8
-		sums, y := s.floats(0, group*(t1-t0)*8*width), s.floats(1, width)
+	c := &weighing{b, o, in.get("v"), in.get("p"), out.get("out"), first}
+	rows, width, columns := o.Rows(), o.KVHeads*o.Dim, columnBlock
+	if rows == 1 {
+		const line = 16 // floats that memory gives at once
+		columns = blocks(blocks(width, len(b.pool.work)), line) * line
+	}
+	tBlocks, iBlocks := blocks(rows, valueTokens), blocks(width, columns)
+	b.pool.each(tBlocks*iBlocks, o.Heads*rows*keys*o.Dim, func(s *scratch, item int) {
+		t0, t1 := span(item/iBlocks, rows, valueTokens)
+		i0, i1 := span(item%iBlocks, width, columns)
+		sums := s.floats(4, lanes*o.Heads/o.KVHeads*(t1-t0)*(i1-i0+lanes*o.KVHeads))
+		c.fetch(0, t1, i0, i1)
 		for j0 := 0; j0 < first+t1-1; j0 += valueBlock {
-			value := v.values(s, 2, j0, min(first+t1-1, j0+valueBlock), kv*o.Dim+i0, i1-i0, width)
-			for i := range group * (t1 - t0) {
-				h, t := kv*group+i/(t1-t0), t0+i%(t1-t0)
-				n := min(first+t, j0+valueBlock) - j0
-				if n <= 0 {
-					continue
-				}
-				last := j0+n == first+t
-				weight := p.row(s, 3, h*rows+t, j0, n)
-				b.kernels.WeightedSum(y, weight, value, sums[i*8*width:], j0 == 0, last)
-				if last {
-					dst.writeRow(t, h*o.Dim+i0, y[:i1-i0])
-				}
+			c.fetch(j0+valueBlock, t1, i0, i1)
+			left := sums
+			for i := i0; i < i1; {
+				end := min(i1, (i/o.Dim+1)*o.Dim) // of the KV head
+				left = c.sum(s, left, j0, t0, t1, i, end)
+				i = end
 			}
 		}
 	})
+}
+
+// weighing is a Context op at work.
+type weighing struct {
+	*Backend
+	o         *engine.Context
+	v, p, dst operand
+	first     int // keys that row 0 attends to
+}
+
+const lanes = 8 // of a sum
+
+// fetch asks memory for columns [i0, i1) of the values of block j0 that tokens before t1 attend to.
+func (c *weighing) fetch(j0, t1, i0, i1 int) {
+	if c.v.dtype == num.Float32 {
+		all := kernel.Floats{Data: kernel.FloatsOf(c.v.from(0, 0)), Stride: c.v.Stride}
+		c.kernels.Fetch(all, j0, min(c.first+t1-1, j0+valueBlock), i0, i1-i0)
+	}
+}
+
+// sum adds the values of block j0 to columns [i0, i1), of one KV head, of all heads that share it, for tokens [t0, t1). sums hold the lanes of
+// the sums that are not finished; what is left of them is returned.
+func (c *weighing) sum(s *scratch, sums []float32, j0, t0, t1, i0, i1 int) []float32 {
+	dim, group, kv := c.o.Dim, c.o.Heads/c.o.KVHeads, i0/c.o.Dim
+	width := blocks(i1-i0, lanes) * lanes
+	value := c.v.values(s, 2, j0, min(c.first+t1-1, j0+valueBlock), i0, i1-i0, width)
+	y := s.floats(1, width)
+	for h := kv * group; h < (kv+1)*group; h++ {
+		for t := t0; t < t1; t++ {
+			end := c.first + t
+			if n := min(end-j0, valueBlock); n > 0 {
+				weight := c.p.row(s, 3, h*c.o.Rows()+t, j0, n)
+				c.kernels.WeightedSum(y, weight, value, sums, j0 == 0, j0+n == end)
+				if j0+n == end {
+					i := h*dim + i0 - kv*dim
+					row := c.dst.room(s, 0, t, 1, i, i1-i0)
+					c.kernels.Scale(row.Data, y[:i1-i0], 1)
+					c.dst.put(row, t, 1, i, i1-i0)
+				}
+			}
+			sums = sums[lanes*width:]
+		}
+	}
+	return sums
 }
 
 // values gives columns [i, i+n) of rows [from, to): where they lie, or widened and filled up to width columns with zeros.

@@ -133,7 +133,7 @@ func span(i, n, size int) (from, to int) { return i * size, min(n, (i+1)*size) }
 // scratch is one thread's memory for rows that are no float32 or not finished. It grows to the largest op and stays.
 type scratch struct {
 	kernel.Temp
-	f32 [4][]float32
+	f32 [5][]float32
 }
 
 // floats gives n elements of the thread's array number slot, with whatever they held.

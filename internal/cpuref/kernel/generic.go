@@ -16,6 +16,7 @@ var generic = &Set{
 	dotTile:     byType(genericTile),
 	weightedSum: genericWeightedSum,
 	read:        genericRead,
+	fetch:       func(*byte, int, int, int) {},
 	vector:      genericVectors,
 }
 

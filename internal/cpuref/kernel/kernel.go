@@ -40,6 +40,9 @@ type weightedSumFunc func(v *float32, ldv int, p *float32, n int, y *float32, d 
 // readFunc reads four streams of n bytes, a positive multiple of 64, stride bytes apart.
 type readFunc func(p *byte, stride, n int, sum *float32)
 
+// fetchFunc asks memory for n rows of some bytes, both positive, stride bytes apart. It changes no result.
+type fetchFunc func(p *byte, stride, n, bytes int)
+
 // vectorFuncs compute element by element; n is a positive multiple of 8. Outputs may be inputs. NaNs are stored as theNaN, but for exp.
 type vectorFuncs struct {
 	add, mul      func(out, a, b *float32, n int)
@@ -60,6 +63,7 @@ type Set struct {
 	dotTile     [num.NumDTypes]dotTileFunc
 	weightedSum weightedSumFunc
 	read        readFunc
+	fetch       fetchFunc
 	vector      vectorFuncs
 }
 

@@ -2537,3 +2537,24 @@ readFour_loop:
 	VMOVSS X0, (AX)
 	VZEROUPPER
 	RET
+
+// func fetch(p *byte, stride int, n int, bytes int)
+// Requires: MMX+
+TEXT ·fetch(SB), NOSPLIT, $0-32
+	MOVQ p+0(FP), AX
+	MOVQ stride+8(FP), CX
+	MOVQ n+16(FP), DX
+	MOVQ bytes+24(FP), BX
+
+fetch_row:
+	XORQ SI, SI
+
+fetch_line:
+	PREFETCHT0 (AX)(SI*1)
+	ADDQ       $0x40, SI
+	CMPQ       SI, BX
+	JLT        fetch_line
+	ADDQ       CX, AX
+	DECQ       DX
+	JNE        fetch_row
+	RET

@@ -2650,3 +2650,24 @@ readFour_loop:
 	WORD $0x4E21D400
 	FMOVS F0, (R6)
 	RET
+
+// func fetch(p *byte, stride int, n int, bytes int)
+TEXT ·fetch(SB), NOSPLIT, $0-32
+	MOVD p+0(FP), R0
+	MOVD stride+8(FP), R1
+	MOVD n+16(FP), R2
+	MOVD bytes+24(FP), R3
+
+fetch_row:
+	MOVD R0, R4
+	MOVD R3, R5
+
+fetch_line:
+	PRFM (R4), PLDL1KEEP
+	ADD $64, R4
+	SUBS $64, R5, R5
+	BGT fetch_line
+	ADD R1, R0
+	SUBS $1, R2, R2
+	BNE fetch_row
+	RET

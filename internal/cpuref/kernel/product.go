@@ -190,6 +190,14 @@ func (s *Set) WeightedSum(y, p []float32, v Floats, part []float32, first, last 
 	s.weightedSum(unsafe.SliceData(v.Data), 4*v.Stride, unsafe.SliceData(p), len(p), &y[0], len(y), &part[0], mode)
 }
 
+// Fetch asks memory for columns [i, i+n) of rows [from, to) of v, which will be summed soon: a weighted sum goes down the
+// columns, which by itself is no order that memory foresees.
+func (s *Set) Fetch(v Floats, from, to, i, n int) {
+	if from < to {
+		s.fetch((*byte)(unsafe.Pointer(&v.Data[from*v.Stride+i])), 4*v.Stride, to-from, 4*n)
+	}
+}
+
 // Bytes is the memory of a.
 func Bytes(a []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(a))), 4*len(a))

@@ -12,6 +12,7 @@ var avx2 = &Set{
 	dotTile:     [num.NumDTypes]dotTileFunc{num.Float32: dotTileF32, num.Float16: dotTileF16, num.BFloat16: dotTileBF16, num.Int8: dotTileI8},
 	weightedSum: weightedSum,
 	read:        readFour,
+	fetch:       fetch,
 	vector: vectorFuncs{
 		add: addVectors, mul: mulVectors, scale: scaleVector, divide: divideVector, normalize: normalize, rotate: rotate,
 		largest: largest, expSum: expSum, silu: silu8, geluTanh: geluTanh8, softCap: softCap8,

@@ -108,3 +108,8 @@ func softCap8(out *float32, x *float32, bound float32, n int)
 //
 //go:noescape
 func readFour(p *byte, stride int, n int, sum *float32)
+
+// fetch: see fetchFunc.
+//
+//go:noescape
+func fetch(p *byte, stride int, n int, bytes int)

@@ -66,3 +66,6 @@ func softCap8(out *float32, x *float32, bound float32, n int)
 
 //go:noescape
 func readFour(p *byte, stride int, n int, sum *float32)
+
+//go:noescape
+func fetch(p *byte, stride int, n int, bytes int)

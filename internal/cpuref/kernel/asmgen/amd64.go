@@ -23,6 +23,7 @@ func amd64() {
 	largest()
 	exponentials()
 	readFour()
+	fetch()
 	Generate()
 }
 

@@ -45,6 +45,7 @@ func arm64(out, stubs string) {
 	a.largest()
 	a.exponentials()
 	a.readFour()
+	a.fetch()
 	for path, text := range map[string]string{out: a.text.String(), stubs: a.stubs.String()} {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -445,3 +445,22 @@ func readFour() {
 	VMOVSS(acc[0].AsX(), Mem{Base: pointer("sum")})
 	end()
 }
+
+// fetch asks for n rows of bytes, a multiple of 64, in the order in which they lie.
+func fetch() {
+	TEXT("fetch", NOSPLIT, "func(p *byte, stride, n, bytes int)")
+	Doc("fetch: see fetchFunc.")
+	Pragma("noescape")
+	p, stride, n, bytes, i := pointer("p"), pointer("stride"), pointer("n"), pointer("bytes"), GP64()
+	Label("fetch_row")
+	XORQ(i, i)
+	Label("fetch_line")
+	PREFETCHT0(at(p, i, 1, 0))
+	ADDQ(Imm(64), i)
+	CMPQ(i, bytes)
+	JLT(LabelRef("fetch_line"))
+	ADDQ(stride, p)
+	DECQ(n)
+	JNE(LabelRef("fetch_row"))
+	RET()
+}

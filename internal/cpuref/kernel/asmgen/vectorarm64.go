@@ -305,3 +305,21 @@ func (a *arm) readFour() {
 	a.p("FMOVS F0, (R6)")
 	a.p("RET")
 }
+
+// fetch asks for n rows of bytes in the order in which they lie.
+func (a *arm) fetch() {
+	a.function("fetch", "p *byte", "stride int", "n int", "bytes int")
+	a.args("p R0", "stride R1", "n R2", "bytes R3")
+	a.label("fetch_row")
+	a.p("MOVD R0, R4")
+	a.p("MOVD R3, R5")
+	a.label("fetch_line")
+	a.p("PRFM (R4), PLDL1KEEP")
+	a.p("ADD $64, R4")
+	a.p("SUBS $64, R5, R5")
+	a.p("BGT fetch_line")
+	a.p("ADD R1, R0")
+	a.p("SUBS $1, R2, R2")
+	a.p("BNE fetch_row")
+	a.p("RET")
+}
