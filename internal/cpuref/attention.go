@@ -132,7 +132,7 @@ func (c *weighing) sum(s *scratch, sums []float32, j0, t0, t1, i0, i1 int) []flo
 				if j0+n == end {
 					i := h*dim + i0 - kv*dim
 					row := c.dst.room(s, 0, t, 1, i, i1-i0)
-					c.kernels.Scale(row.Data, y[:i1-i0], 1)
+					copy(row.Data, y[:i1-i0])
 					c.dst.put(row, t, 1, i, i1-i0)
 				}
 			}

@@ -6,7 +6,7 @@
 //
 // # The arithmetic, operation by operation
 //
-// What follows is the specification; kernels that are faster must reproduce it bit for bit. Every input is widened to
+// What follows is the specification; package kernel has it as plain Go and as vector code, with the same bits. Every input is widened to
 // float32, exactly; every output is rounded once to its buffer's type. Every step below rounds to float32, to
 // nearest, ties to even, subnormals included, unless it says float64. Nothing is fused but fma(a, b, c), which is
 // a·b + c rounded once. Functions of one variable (exp, tanh, erf) are those of package num, in float64. A NaN

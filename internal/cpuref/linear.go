@@ -59,8 +59,6 @@ func (b *Backend) linear(o *engine.Linear, out, in operands) {
 		for t := range t1 - t0 {
 			if row := y.Data[t*y.Stride:][:n1-n0]; bias.exists() {
 				b.kernels.Add(row, row, bias.row(s, 1, 0, n0, n1-n0))
-			} else {
-				b.kernels.Scale(row, row, 1)
 			}
 		}
 		dst.put(y, t0, t1-t0, n0, n1-n0)

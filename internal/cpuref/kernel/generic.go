@@ -75,7 +75,7 @@ func end(l *[lanes]float32, kept *float32, i, mode int, y *float32) {
 		copy(unsafe.Slice(move(kept, 4*lanes*i), lanes), l[:])
 		return
 	}
-	*y = tree(l)
+	*y = stored(tree(l))
 }
 
 // move is p moved by so many bytes, or nil if p is.
@@ -152,7 +152,7 @@ func genericWeightedSum(v *float32, ldv int, p *float32, n int, y *float32, d in
 			l[j%lanes] = float32(plus(product, float64(l[j%lanes])))
 		}
 		if mode&modeLeave == 0 {
-			*move(y, 4*i) = tree(&l)
+			*move(y, 4*i) = stored(tree(&l))
 			continue
 		}
 		for lane := range l {

@@ -25,6 +25,8 @@ const (
 	modeLeave                // the lanes are put to memory, not summed to y
 )
 
+// All functions store theNaN for any NaN, but for lanes and exp.
+
 // dotRowsFunc multiplies x by 4·n rows of weights: y[r·skip + i] = dot(w[r·far + i·near], x[:k]) for r < 4, i < n. near, far and skip
 // are bytes. k is a multiple of 8. scale, for int8, has the layout of y; lanes holds 8 for each row, in the order [n, 4].
 type dotRowsFunc func(w *byte, near, far int, scale, x *float32, k int, y *float32, skip, n int, lanes *float32, mode int)
@@ -43,7 +45,7 @@ type readFunc func(p *byte, stride, n int, sum *float32)
 // fetchFunc asks memory for n rows of some bytes, both positive, stride bytes apart. It changes no result.
 type fetchFunc func(p *byte, stride, n, bytes int)
 
-// vectorFuncs compute element by element; n is a positive multiple of 8. Outputs may be inputs. NaNs are stored as theNaN, but for exp.
+// vectorFuncs compute element by element; n is a positive multiple of 8. Outputs may be inputs.
 type vectorFuncs struct {
 	add, mul      func(out, a, b *float32, n int)
 	scale, divide func(out, a *float32, s float32, n int)

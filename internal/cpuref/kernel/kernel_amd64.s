@@ -4,6 +4,9 @@
 
 #include "textflag.h"
 
+DATA storedNaN<>+0(SB)/4, $0x7fc00000
+GLOBL storedNaN<>(SB), RODATA|NOPTR, $4
+
 // func dotRowsF32(w *byte, near int, far int, scale *float32, x *float32, k int, y *float32, skip int, n int, lanes *float32, mode int)
 // Requires: AVX, FMA3
 TEXT ·dotRowsF32(SB), NOSPLIT, $0-88
@@ -96,6 +99,9 @@ dotRowsF32_reduce:
 	VHADDPS      Y2, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X1, X0, X0
+	VBROADCASTSS storedNaN<>+0(SB), X2
+	VCMPPS       $0x03, X0, X0, X1
+	VBLENDVPS    X1, X2, X0, X0
 	MOVQ         R10, R12
 	VMOVSS       X0, (R12)
 	ADDQ         R11, R12
@@ -231,6 +237,9 @@ dotRowsF16_reduce:
 	VHADDPS      Y2, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X1, X0, X0
+	VBROADCASTSS storedNaN<>+0(SB), X2
+	VCMPPS       $0x03, X0, X0, X1
+	VBLENDVPS    X1, X2, X0, X0
 	MOVQ         R10, R12
 	VMOVSS       X0, (R12)
 	ADDQ         R11, R12
@@ -386,6 +395,9 @@ dotRowsBF16_reduce:
 	VHADDPS      Y2, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X1, X0, X0
+	VBROADCASTSS storedNaN<>+0(SB), X2
+	VCMPPS       $0x03, X0, X0, X1
+	VBLENDVPS    X1, X2, X0, X0
 	MOVQ         R10, R12
 	VMOVSS       X0, (R12)
 	ADDQ         R11, R12
@@ -572,6 +584,9 @@ dotRowsI8_reduce:
 	VHADDPS      Y2, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X1, X0, X0
+	VBROADCASTSS storedNaN<>+0(SB), X2
+	VCMPPS       $0x03, X0, X0, X1
+	VBLENDVPS    X1, X2, X0, X0
 	MOVQ         R10, R12
 	VMOVSS       X0, (R12)
 	ADDQ         R11, R12
@@ -783,6 +798,9 @@ dotTileF32_reduce:
 	VHADDPS      Y2, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X1, X0, X0
+	VBROADCASTSS storedNaN<>+0(SB), X2
+	VCMPPS       $0x03, X0, X0, X1
+	VBLENDVPS    X1, X2, X0, X0
 	VMOVLPS      X0, (SI)
 	VEXTRACTPS   $0x02, X0, 8(SI)
 	ADDQ         R10, SI
@@ -791,6 +809,9 @@ dotTileF32_reduce:
 	VHADDPS      Y5, Y3, Y3
 	VEXTRACTF128 $0x01, Y3, X0
 	VADDPS       X0, X3, X3
+	VBROADCASTSS storedNaN<>+0(SB), X1
+	VCMPPS       $0x03, X3, X3, X0
+	VBLENDVPS    X0, X1, X3, X3
 	VMOVLPS      X3, (SI)
 	VEXTRACTPS   $0x02, X3, 8(SI)
 	ADDQ         R10, SI
@@ -799,6 +820,9 @@ dotTileF32_reduce:
 	VHADDPS      Y8, Y6, Y6
 	VEXTRACTF128 $0x01, Y6, X0
 	VADDPS       X0, X6, X6
+	VBROADCASTSS storedNaN<>+0(SB), X1
+	VCMPPS       $0x03, X6, X6, X0
+	VBLENDVPS    X0, X1, X6, X6
 	VMOVLPS      X6, (SI)
 	VEXTRACTPS   $0x02, X6, 8(SI)
 	ADDQ         R10, SI
@@ -807,6 +831,9 @@ dotTileF32_reduce:
 	VHADDPS      Y11, Y9, Y9
 	VEXTRACTF128 $0x01, Y9, X0
 	VADDPS       X0, X9, X9
+	VBROADCASTSS storedNaN<>+0(SB), X1
+	VCMPPS       $0x03, X9, X9, X0
+	VBLENDVPS    X0, X1, X9, X9
 	VMOVLPS      X9, (SI)
 	VEXTRACTPS   $0x02, X9, 8(SI)
 
@@ -1011,6 +1038,9 @@ dotTileF16_reduce:
 	VHADDPS      Y2, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X1, X0, X0
+	VBROADCASTSS storedNaN<>+0(SB), X2
+	VCMPPS       $0x03, X0, X0, X1
+	VBLENDVPS    X1, X2, X0, X0
 	VMOVLPS      X0, (SI)
 	VEXTRACTPS   $0x02, X0, 8(SI)
 	ADDQ         R10, SI
@@ -1019,6 +1049,9 @@ dotTileF16_reduce:
 	VHADDPS      Y5, Y3, Y3
 	VEXTRACTF128 $0x01, Y3, X0
 	VADDPS       X0, X3, X3
+	VBROADCASTSS storedNaN<>+0(SB), X1
+	VCMPPS       $0x03, X3, X3, X0
+	VBLENDVPS    X0, X1, X3, X3
 	VMOVLPS      X3, (SI)
 	VEXTRACTPS   $0x02, X3, 8(SI)
 	ADDQ         R10, SI
@@ -1027,6 +1060,9 @@ dotTileF16_reduce:
 	VHADDPS      Y8, Y6, Y6
 	VEXTRACTF128 $0x01, Y6, X0
 	VADDPS       X0, X6, X6
+	VBROADCASTSS storedNaN<>+0(SB), X1
+	VCMPPS       $0x03, X6, X6, X0
+	VBLENDVPS    X0, X1, X6, X6
 	VMOVLPS      X6, (SI)
 	VEXTRACTPS   $0x02, X6, 8(SI)
 	ADDQ         R10, SI
@@ -1035,6 +1071,9 @@ dotTileF16_reduce:
 	VHADDPS      Y11, Y9, Y9
 	VEXTRACTF128 $0x01, Y9, X0
 	VADDPS       X0, X9, X9
+	VBROADCASTSS storedNaN<>+0(SB), X1
+	VCMPPS       $0x03, X9, X9, X0
+	VBLENDVPS    X0, X1, X9, X9
 	VMOVLPS      X9, (SI)
 	VEXTRACTPS   $0x02, X9, 8(SI)
 
@@ -1254,6 +1293,9 @@ dotTileBF16_reduce:
 	VHADDPS      Y2, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X1, X0, X0
+	VBROADCASTSS storedNaN<>+0(SB), X2
+	VCMPPS       $0x03, X0, X0, X1
+	VBLENDVPS    X1, X2, X0, X0
 	VMOVLPS      X0, (SI)
 	VEXTRACTPS   $0x02, X0, 8(SI)
 	ADDQ         R10, SI
@@ -1262,6 +1304,9 @@ dotTileBF16_reduce:
 	VHADDPS      Y5, Y3, Y3
 	VEXTRACTF128 $0x01, Y3, X0
 	VADDPS       X0, X3, X3
+	VBROADCASTSS storedNaN<>+0(SB), X1
+	VCMPPS       $0x03, X3, X3, X0
+	VBLENDVPS    X0, X1, X3, X3
 	VMOVLPS      X3, (SI)
 	VEXTRACTPS   $0x02, X3, 8(SI)
 	ADDQ         R10, SI
@@ -1270,6 +1315,9 @@ dotTileBF16_reduce:
 	VHADDPS      Y8, Y6, Y6
 	VEXTRACTF128 $0x01, Y6, X0
 	VADDPS       X0, X6, X6
+	VBROADCASTSS storedNaN<>+0(SB), X1
+	VCMPPS       $0x03, X6, X6, X0
+	VBLENDVPS    X0, X1, X6, X6
 	VMOVLPS      X6, (SI)
 	VEXTRACTPS   $0x02, X6, 8(SI)
 	ADDQ         R10, SI
@@ -1278,6 +1326,9 @@ dotTileBF16_reduce:
 	VHADDPS      Y11, Y9, Y9
 	VEXTRACTF128 $0x01, Y9, X0
 	VADDPS       X0, X9, X9
+	VBROADCASTSS storedNaN<>+0(SB), X1
+	VCMPPS       $0x03, X9, X9, X0
+	VBLENDVPS    X0, X1, X9, X9
 	VMOVLPS      X9, (SI)
 	VEXTRACTPS   $0x02, X9, 8(SI)
 
@@ -1522,6 +1573,9 @@ dotTileI8_reduce:
 	VHADDPS      Y2, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X1, X0, X0
+	VBROADCASTSS storedNaN<>+0(SB), X2
+	VCMPPS       $0x03, X0, X0, X1
+	VBLENDVPS    X1, X2, X0, X0
 	VMOVLPS      X0, (SI)
 	VEXTRACTPS   $0x02, X0, 8(SI)
 	ADDQ         R10, SI
@@ -1530,6 +1584,9 @@ dotTileI8_reduce:
 	VHADDPS      Y5, Y3, Y3
 	VEXTRACTF128 $0x01, Y3, X0
 	VADDPS       X0, X3, X3
+	VBROADCASTSS storedNaN<>+0(SB), X1
+	VCMPPS       $0x03, X3, X3, X0
+	VBLENDVPS    X0, X1, X3, X3
 	VMOVLPS      X3, (SI)
 	VEXTRACTPS   $0x02, X3, 8(SI)
 	ADDQ         R10, SI
@@ -1538,6 +1595,9 @@ dotTileI8_reduce:
 	VHADDPS      Y8, Y6, Y6
 	VEXTRACTF128 $0x01, Y6, X0
 	VADDPS       X0, X6, X6
+	VBROADCASTSS storedNaN<>+0(SB), X1
+	VCMPPS       $0x03, X6, X6, X0
+	VBLENDVPS    X0, X1, X6, X6
 	VMOVLPS      X6, (SI)
 	VEXTRACTPS   $0x02, X6, 8(SI)
 	ADDQ         R10, SI
@@ -1546,6 +1606,9 @@ dotTileI8_reduce:
 	VHADDPS      Y11, Y9, Y9
 	VEXTRACTF128 $0x01, Y9, X0
 	VADDPS       X0, X9, X9
+	VBROADCASTSS storedNaN<>+0(SB), X1
+	VCMPPS       $0x03, X9, X9, X0
+	VBLENDVPS    X0, X1, X9, X9
 	VMOVLPS      X9, (SI)
 	VEXTRACTPS   $0x02, X9, 8(SI)
 
@@ -1703,14 +1766,17 @@ weightedSum_whole:
 	JMP     weightedSum_next
 
 weightedSum_reduce:
-	VADDPS  Y1, Y0, Y0
-	VADDPS  Y3, Y2, Y2
-	VADDPS  Y5, Y4, Y4
-	VADDPS  Y7, Y6, Y6
-	VADDPS  Y2, Y0, Y0
-	VADDPS  Y6, Y4, Y4
-	VADDPS  Y4, Y0, Y0
-	VMOVUPS Y0, (DX)
+	VADDPS       Y1, Y0, Y0
+	VADDPS       Y3, Y2, Y2
+	VADDPS       Y5, Y4, Y4
+	VADDPS       Y7, Y6, Y6
+	VADDPS       Y2, Y0, Y0
+	VADDPS       Y6, Y4, Y4
+	VADDPS       Y4, Y0, Y0
+	VCMPPS       $0x03, Y0, Y0, Y1
+	VBROADCASTSS storedNaN<>+0(SB), Y2
+	VBLENDVPS    Y1, Y2, Y0, Y0
+	VMOVUPS      Y0, (DX)
 
 weightedSum_next:
 	MOVQ lanes+48(FP), DI
@@ -1724,14 +1790,12 @@ weightedSum_next:
 	RET
 
 // func addVectors(out *float32, a *float32, b *float32, n int)
-// Requires: AVX, AVX2
+// Requires: AVX
 TEXT ·addVectors(SB), NOSPLIT, $0-32
 	MOVQ         out+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
-	MOVL         $0x7fc00000, BX
-	VMOVD        BX, X0
-	VPBROADCASTD X0, Y0
+	VBROADCASTSS storedNaN<>+0(SB), Y0
 	MOVQ         n+24(FP), BX
 	XORQ         SI, SI
 
@@ -1748,14 +1812,12 @@ addVectors_loop:
 	RET
 
 // func mulVectors(out *float32, a *float32, b *float32, n int)
-// Requires: AVX, AVX2
+// Requires: AVX
 TEXT ·mulVectors(SB), NOSPLIT, $0-32
 	MOVQ         out+0(FP), AX
 	MOVQ         a+8(FP), CX
 	MOVQ         b+16(FP), DX
-	MOVL         $0x7fc00000, BX
-	VMOVD        BX, X0
-	VPBROADCASTD X0, Y0
+	VBROADCASTSS storedNaN<>+0(SB), Y0
 	MOVQ         n+24(FP), BX
 	XORQ         SI, SI
 
@@ -1772,14 +1834,12 @@ mulVectors_loop:
 	RET
 
 // func scaleVector(out *float32, a *float32, s float32, n int)
-// Requires: AVX, AVX2
+// Requires: AVX
 TEXT ·scaleVector(SB), NOSPLIT, $0-32
 	MOVQ         out+0(FP), AX
 	MOVQ         a+8(FP), CX
 	VBROADCASTSS s+16(FP), Y0
-	MOVL         $0x7fc00000, DX
-	VMOVD        DX, X1
-	VPBROADCASTD X1, Y1
+	VBROADCASTSS storedNaN<>+0(SB), Y1
 	MOVQ         n+24(FP), DX
 	XORQ         BX, BX
 
@@ -1796,14 +1856,12 @@ scaleVector_loop:
 	RET
 
 // func divideVector(out *float32, a *float32, s float32, n int)
-// Requires: AVX, AVX2
+// Requires: AVX
 TEXT ·divideVector(SB), NOSPLIT, $0-32
 	MOVQ         out+0(FP), AX
 	MOVQ         a+8(FP), CX
 	VBROADCASTSS s+16(FP), Y0
-	MOVL         $0x7fc00000, DX
-	VMOVD        DX, X1
-	VPBROADCASTD X1, Y1
+	VBROADCASTSS storedNaN<>+0(SB), Y1
 	MOVQ         n+24(FP), DX
 	XORQ         BX, BX
 
@@ -1820,14 +1878,12 @@ divideVector_loop:
 	RET
 
 // func normalize(out *float32, x *float32, w *float32, inv float32, offset float32, n int)
-// Requires: AVX, AVX2
+// Requires: AVX
 TEXT ·normalize(SB), NOSPLIT, $0-40
 	MOVQ         out+0(FP), AX
 	MOVQ         x+8(FP), CX
 	MOVQ         w+16(FP), DX
-	MOVL         $0x7fc00000, BX
-	VMOVD        BX, X0
-	VPBROADCASTD X0, Y0
+	VBROADCASTSS storedNaN<>+0(SB), Y0
 	VBROADCASTSS inv+24(FP), Y1
 	VBROADCASTSS offset+28(FP), Y2
 	MOVQ         n+32(FP), BX
@@ -1848,7 +1904,7 @@ normalize_loop:
 	RET
 
 // func rotate(outA *float32, outB *float32, a *float32, b *float32, cos *float32, sin *float32, n int)
-// Requires: AVX, AVX2
+// Requires: AVX
 TEXT ·rotate(SB), NOSPLIT, $0-56
 	MOVQ         outA+0(FP), AX
 	MOVQ         outB+8(FP), CX
@@ -1856,9 +1912,7 @@ TEXT ·rotate(SB), NOSPLIT, $0-56
 	MOVQ         b+24(FP), BX
 	MOVQ         cos+32(FP), SI
 	MOVQ         sin+40(FP), DI
-	MOVL         $0x7fc00000, R8
-	VMOVD        R8, X0
-	VPBROADCASTD X0, Y0
+	VBROADCASTSS storedNaN<>+0(SB), Y0
 	MOVQ         n+48(FP), R8
 	XORQ         R9, R9
 
@@ -2110,9 +2164,7 @@ expSum_loop:
 TEXT ·silu8(SB), NOSPLIT, $0-24
 	MOVQ         out+0(FP), AX
 	MOVQ         x+8(FP), CX
-	MOVL         $0x7fc00000, DX
-	VMOVD        DX, X0
-	VPBROADCASTD X0, Y0
+	VBROADCASTSS storedNaN<>+0(SB), Y0
 	MOVQ         n+16(FP), DX
 	XORQ         BX, BX
 
@@ -2214,9 +2266,7 @@ silu8_loop:
 TEXT ·geluTanh8(SB), NOSPLIT, $0-24
 	MOVQ         out+0(FP), AX
 	MOVQ         x+8(FP), CX
-	MOVL         $0x7fc00000, DX
-	VMOVD        DX, X0
-	VPBROADCASTD X0, Y0
+	VBROADCASTSS storedNaN<>+0(SB), Y0
 	MOVQ         n+16(FP), DX
 	XORQ         BX, BX
 
@@ -2363,9 +2413,7 @@ TEXT ·softCap8(SB), NOSPLIT, $0-32
 	MOVQ         out+0(FP), AX
 	MOVQ         x+8(FP), CX
 	VBROADCASTSS bound+16(FP), Y0
-	MOVL         $0x7fc00000, DX
-	VMOVD        DX, X1
-	VPBROADCASTD X1, Y1
+	VBROADCASTSS storedNaN<>+0(SB), Y1
 	VCVTPS2PD    X0, Y0
 	MOVQ         n+24(FP), DX
 	XORQ         BX, BX

@@ -12,6 +12,8 @@ import (
 // vectors alive, avo would turn to registers that need AVX-512. A test looks for them.)
 func amd64() {
 	ConstraintExpr("amd64")
+	storedNaN = GLOBL("storedNaN", RODATA|NOPTR)
+	DATA(0, U32(0x7fc00000))
 	for _, t := range types {
 		dotRows(t)
 	}
@@ -90,16 +92,23 @@ func advance(param string, bytes int) {
 	Store(p, Param(param))
 }
 
-// sumLanes gives, in the 4 lanes of an X register, the sums of a, b, c and d by the tree of neighbours.
+// sumLanes gives, in the 4 lanes of an X register, the sums of a, b, c and d by the tree of neighbours, with one NaN for any.
 func sumLanes(a, b, c, d VecVirtual) Register {
 	VHADDPS(b, a, a)
 	VHADDPS(d, c, c)
 	VHADDPS(c, a, a)
 	high := XMM()
 	VEXTRACTF128(Imm(1), a, high)
-	VADDPS(high, a.AsX(), a.AsX())
-	return a.AsX()
+	sums, odd, nan := a.AsX(), XMM(), XMM()
+	VADDPS(high, sums, sums)
+	VBROADCASTSS(storedNaN, nan)
+	VCMPPS(Imm(3), sums, sums, odd) // unordered
+	VBLENDVPS(odd, nan, sums, sums)
+	return sums
 }
+
+// storedNaN is where the bits of the NaN lie that is stored for any.
+var storedNaN Mem
 
 // sumLoop counts i to k, a multiple of 8, in steps of 32 while it can and of 8 then. body does the 8 elements from i + 8·u on.
 func sumLoop(name string, i, k Register, body func(u int)) {

@@ -219,6 +219,8 @@ func (a *arm) dotRows(t elem) {
 	a.v(faddpS, acc, acc, acc+1)
 	a.v(faddpS, acc+1, acc+2, acc+3)
 	a.v(faddpS, acc, acc, acc+1)
+	a.theNaN()
+	a.stored(acc, acc+1)
 	a.p("MOVD R9, R14")
 	for r := range 4 {
 		a.p("VST1 V%d.S[%d], (R14)", acc, r)
@@ -270,6 +272,7 @@ func (a *arm) dotTile(t elem) {
 		}
 	})
 	a.lanesOut(name, name+"_next", 0, 2*M*N)
+	a.theNaN()
 	a.p("MOVD R9, R14")
 	for m := range M {
 		s := 2 * m * N
@@ -279,6 +282,7 @@ func (a *arm) dotTile(t elem) {
 		a.v(faddpS, s, s, s+1)
 		a.v(faddpS, s+1, s+2, s+2)
 		a.v(faddpS, s, s, s+1)
+		a.stored(s, s+1)
 		a.p("FMOVD F%d, (R14)", s)
 		a.p("ADD $8, R14, R21")
 		a.p("VST1 V%d.S[2], (R21)", s)
@@ -345,6 +349,10 @@ func (a *arm) weightedSum() {
 				a.v(faddS, 2*lane+half, 2*lane+half, 2*(lane+step)+half)
 			}
 		}
+	}
+	a.theNaN()
+	for half := range 2 {
+		a.stored(half, 2)
 	}
 	a.p("VST1 %s, (R4)", list(0, 2, "S4"))
 	a.label(name + "_next")

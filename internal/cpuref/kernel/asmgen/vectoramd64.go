@@ -83,6 +83,8 @@ func weighted() {
 			VADDPS(acc[a+step], acc[a], acc[a])
 		}
 	}
+	VCMPPS(Imm(3), acc[0], acc[0], acc[1])
+	VBLENDVPS(acc[1], theNaN(), acc[0], acc[0])
 	VMOVUPS(acc[0], Mem{Base: y})
 	Label(name + "_next")
 	advance("lanes", 32*8)
@@ -134,11 +136,8 @@ func load(p, i Register) VecVirtual {
 
 // theNaN is the NaN that is stored for any.
 func theNaN() VecVirtual {
-	bits, v := GP32(), ymm()
-	MOVL(U32(0x7fc00000), bits)
-	x := v.AsX()
-	VMOVD(bits, x)
-	VPBROADCASTD(x, v)
+	v := ymm()
+	VBROADCASTSS(storedNaN, v)
 	return v
 }
 

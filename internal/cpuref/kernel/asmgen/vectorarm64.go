@@ -9,8 +9,8 @@ import (
 const nan = 31
 
 func (a *arm) theNaN() {
-	a.p("MOVD $0x7fc00000, R15")
-	a.p("VDUP R15, V%d.S4", nan)
+	a.p("MOVD $0x7fc00000, R21")
+	a.p("VDUP R21, V%d.S4", nan)
 }
 
 // stored makes any NaN in d that one. temp is lost.
