@@ -152,7 +152,10 @@ func (v *verdict) factor() []string {
 		which = "every wrong element is"
 	}
 	line := fmt.Sprintf("%s the right one times %.5g", which, ratio)
-	if name := v.constant(ratio, 4*slack+0x1p-20); name != "" {
+	if off := ratio - 1; math.Abs(off) < 5e-4 { // five digits would not show it
+		return []string{fmt.Sprintf("%s the right one times 1 %+.3g", which, off)}
+	}
+	if name := v.constant(ratio, 4*slack+0x1p-20); name != "" && !strings.HasSuffix(line, " "+name) {
 		line += " = " + name
 	}
 	return []string{line}
@@ -184,17 +187,17 @@ func (v *verdict) constant(ratio, tolerance float64) string {
 			}
 		}
 	}
-	for _, n := range sizes {
-		for _, m := range sizes {
-			if n != m && is(math.Sqrt(float64(n)/float64(m))) {
-				return fmt.Sprintf("%s√(%d/%d)", sign, n, m)
-			}
-		}
-	}
 	for q := 1; q <= 12; q++ {
 		for p := 1; p <= 12; p++ {
 			if gcd(p, q) == 1 && is(float64(p)/float64(q)) {
 				return fmt.Sprintf("%s%d/%d", sign, p, q)
+			}
+		}
+	}
+	for _, n := range sizes {
+		for _, m := range sizes {
+			if n != m && is(math.Sqrt(float64(n)/float64(m))) {
+				return fmt.Sprintf("%s√(%d/%d)", sign, n, m)
 			}
 		}
 	}
