@@ -13,8 +13,8 @@ inline float widen(char w) { return float(w); }
 
 // Only int8 weights have a scale for each row.
 template <typename W>
-inline float scaled(device const W *w, float v, device const float *scale, ulong row) { return v; }
-inline float scaled(device const char *w, float v, device const float *scale, ulong row) { return v * scale[row]; }
+inline float scaled(device const W *, float v, device const float *, ulong) { return v; }
+inline float scaled(device const char *, float v, device const float *scale, ulong row) { return v * scale[row]; }
 
 // out[t,i] = w[ids[t],i] * factor + positions[t,i]; a thread for each element. The ids were checked before; positions begin
 // at the first row's. A weight without scale, and a call without hasPositions, binds scale or positions to w and does not read it.

@@ -25,13 +25,13 @@ inline float4 load(device const E *row, uint k, uint n) {
 
 // Only int8 weights have a scale for each row. A weight is q * scale rounded to float, as engine.Matrix says.
 template <typename W>
-inline float4 scales(device const W *w, device const float *scale, uint4 row) { return float4(1.0f); }
-inline float4 scales(device const char *w, device const float *scale, uint4 row) {
+inline float4 scales(device const W *, device const float *, uint4) { return float4(1.0f); }
+inline float4 scales(device const char *, device const float *scale, uint4 row) {
     return float4(scale[row.x], scale[row.y], scale[row.z], scale[row.w]);
 }
 template <typename W>
-inline float4 scaled(device const W *w, float4 wk, float s) { return wk; }
-inline float4 scaled(device const char *w, float4 wk, float s) { return wk * s; }
+inline float4 scaled(device const W *, float4 wk, float) { return wk; }
+inline float4 scaled(device const char *, float4 wk, float s) { return wk * s; }
 
 inline float across(float4 v) { return (v.x + v.y) + (v.z + v.w); }
 
