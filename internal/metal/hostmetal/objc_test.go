@@ -44,7 +44,8 @@ func TestMessages(t *testing.T) {
 	if count(0, "length") != 0 || objc.double(0, objc.sel("GPUStartTime")) != 0 {
 		t.Error("a message to nil answers")
 	}
-	if objc.sel("release") != objc.sel("release") || objc.sel("release") == objc.sel("retain") {
+	first := objc.sel("release")
+	if again := objc.sel("release"); again != first || first == objc.sel("retain") {
 		t.Error("selectors are not unique")
 	}
 	for name, known := range map[string]bool{"NSString": true, "NSObject": true, "MTLCompileOptions": true, "MTLDevice": false, "NSPort": false} {
