@@ -39,19 +39,19 @@ func plus(p, c float64) (s float64) {
 	return
 }
 
-// sum adds the products of a and b, a multiple of 8, to their lanes. a holds float32 values.
-func sum(l *[lanes]float32, a []float64, b []float32) {
-	b = b[:len(a)]
+// sum adds the products of a and b, a multiple of 8, to their lanes. Both hold float32 values.
+func sum(l *[lanes]float32, a, b []float64) {
 	l0, l1, l2, l3, l4, l5, l6, l7 := l[0], l[1], l[2], l[3], l[4], l[5], l[6], l[7]
-	for len(a) >= lanes && len(b) >= lanes {
-		l0 = float32(plus(a[0]*float64(b[0]), float64(l0)))
-		l1 = float32(plus(a[1]*float64(b[1]), float64(l1)))
-		l2 = float32(plus(a[2]*float64(b[2]), float64(l2)))
-		l3 = float32(plus(a[3]*float64(b[3]), float64(l3)))
-		l4 = float32(plus(a[4]*float64(b[4]), float64(l4)))
-		l5 = float32(plus(a[5]*float64(b[5]), float64(l5)))
-		l6 = float32(plus(a[6]*float64(b[6]), float64(l6)))
-		l7 = float32(plus(a[7]*float64(b[7]), float64(l7)))
+	for len(a) > 0 {
+		a8, b8 := (*[lanes]float64)(a), (*[lanes]float64)(b)
+		l0 = float32(plus(a8[0]*b8[0], float64(l0)))
+		l1 = float32(plus(a8[1]*b8[1], float64(l1)))
+		l2 = float32(plus(a8[2]*b8[2], float64(l2)))
+		l3 = float32(plus(a8[3]*b8[3], float64(l3)))
+		l4 = float32(plus(a8[4]*b8[4], float64(l4)))
+		l5 = float32(plus(a8[5]*b8[5], float64(l5)))
+		l6 = float32(plus(a8[6]*b8[6], float64(l6)))
+		l7 = float32(plus(a8[7]*b8[7], float64(l7)))
 		a, b = a[lanes:], b[lanes:]
 	}
 	*l = [lanes]float32{l0, l1, l2, l3, l4, l5, l6, l7}
@@ -86,33 +86,48 @@ func move[T any](p *T, bytes int) *T {
 	return (*T)(unsafe.Add(unsafe.Pointer(p), bytes))
 }
 
-// piece is how many weights are widened at a time.
-const piece = 64
+// strided is a number of rows, some bytes apart.
+type strided[T any] struct {
+	first  *T
+	stride int
+	rows   int
+}
 
-// dots computes the sums of one row of weights with some rows of x, ldx bytes apart.
-func dots(l [][lanes]float32, d num.DType, w *byte, scale *float32, x *float32, ldx, k int) {
+// dots adds to the lanes of the products of rows of x with rows of w, in the order [x, w], piece by piece: what is widened serves all.
+// scales are those of w.
+func dots(l [][lanes]float32, x strided[float32], d num.DType, w strided[byte], scales strided[float32], k int) {
+	const piece = 256
 	var wide [piece]float64
-	s := float32(1)
-	if d == num.Int8 {
-		s = *scale
-	}
+	var wideX [4][piece]float64
 	for k0 := 0; k0 < k; k0 += piece {
 		n := min(piece, k-k0)
-		widen(wide[:n], d, unsafe.Slice(move(w, k0*d.Size()), n*d.Size()), s)
-		for m := range l {
-			sum(&l[m], wide[:n], unsafe.Slice(move(x, m*ldx+4*k0), n))
+		for m := range x.rows {
+			from := (*byte)(unsafe.Pointer(move(x.first, m*x.stride+4*k0)))
+			widen(wideX[m][:n], num.Float32, unsafe.Slice(from, 4*n), 1)
+		}
+		for r := range w.rows {
+			scale := float32(1)
+			if d == num.Int8 {
+				scale = *move(scales.first, r*scales.stride)
+			}
+			widen(wide[:n], d, unsafe.Slice(move(w.first, r*w.stride+k0*d.Size()), n*d.Size()), scale)
+			for m := range x.rows {
+				sum(&l[m*w.rows+r], wide[:n], wideX[m][:n])
+			}
 		}
 	}
 }
 
 func genericRows(d num.DType) dotRowsFunc {
 	return func(w *byte, near, far int, scale, x *float32, k int, y *float32, skip, n int, kept *float32, mode int) {
-		var l [1][lanes]float32
+		var l [4][lanes]float32
 		for i := range n {
-			for r := range 4 {
-				begin(&l[0], kept, 4*i+r, mode)
-				dots(l[:], d, move(w, i*near+r*far), move(scale, 4*i+r*skip), x, 0, k)
-				end(&l[0], kept, 4*i+r, mode, move(y, 4*i+r*skip))
+			for r := range l {
+				begin(&l[r], kept, 4*i+r, mode)
+			}
+			dots(l[:], strided[float32]{x, 0, 1}, d, strided[byte]{move(w, i*near), far, 4}, strided[float32]{move(scale, 4*i), skip, 4}, k)
+			for r := range l {
+				end(&l[r], kept, 4*i+r, mode, move(y, 4*i+r*skip))
 			}
 		}
 	}
@@ -120,15 +135,14 @@ func genericRows(d num.DType) dotRowsFunc {
 
 func genericTile(d num.DType) dotTileFunc {
 	return func(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy, n int, kept *float32, mode int) {
-		var l [4][lanes]float32
-		for i := range 3 * n {
-			at := func(m int) int { return i/3*12 + m*3 + i%3 }
-			for m := range l {
-				begin(&l[m], kept, at(m), mode)
+		var l [4 * 3][lanes]float32
+		for i := range n {
+			for a := range l {
+				begin(&l[a], kept, 12*i+a, mode)
 			}
-			dots(l[:], d, move(w, i*ldw), move(scale, 4*i), x, ldx, k)
-			for m := range l {
-				end(&l[m], kept, at(m), mode, move(y, m*ldy+4*i))
+			dots(l[:], strided[float32]{x, ldx, 4}, d, strided[byte]{move(w, 3*i*ldw), ldw, 3}, strided[float32]{move(scale, 12*i), 4, 3}, k)
+			for a := range l {
+				end(&l[a], kept, 12*i+a, mode, move(y, a/3*ldy+4*(3*i+a%3)))
 			}
 		}
 	}

@@ -2563,26 +2563,30 @@ TEXT ·readFour(SB), NOSPLIT, $0-32
 	XORQ   AX, AX
 
 readFour_loop:
-	VADDPS (DX)(AX*1), Y0, Y0
-	VADDPS 32(DX)(AX*1), Y1, Y1
-	VADDPS (BX)(AX*1), Y2, Y2
-	VADDPS 32(BX)(AX*1), Y3, Y3
-	VADDPS (SI)(AX*1), Y4, Y4
-	VADDPS 32(SI)(AX*1), Y5, Y5
-	VADDPS (DI)(AX*1), Y6, Y6
-	VADDPS 32(DI)(AX*1), Y7, Y7
-	ADDQ   $0x40, AX
-	CMPQ   AX, CX
-	JLT    readFour_loop
-	VADDPS Y4, Y0, Y0
-	VADDPS Y5, Y1, Y1
-	VADDPS Y6, Y2, Y2
-	VADDPS Y7, Y3, Y3
-	VADDPS Y2, Y0, Y0
-	VADDPS Y3, Y1, Y1
-	VADDPS Y1, Y0, Y0
-	MOVQ   sum+24(FP), AX
-	VMOVSS X0, (AX)
+	VADDPS       (DX)(AX*1), Y0, Y0
+	VADDPS       32(DX)(AX*1), Y1, Y1
+	VADDPS       (BX)(AX*1), Y2, Y2
+	VADDPS       32(BX)(AX*1), Y3, Y3
+	VADDPS       (SI)(AX*1), Y4, Y4
+	VADDPS       32(SI)(AX*1), Y5, Y5
+	VADDPS       (DI)(AX*1), Y6, Y6
+	VADDPS       32(DI)(AX*1), Y7, Y7
+	ADDQ         $0x40, AX
+	CMPQ         AX, CX
+	JLT          readFour_loop
+	VADDPS       Y4, Y0, Y0
+	VADDPS       Y5, Y1, Y1
+	VADDPS       Y6, Y2, Y2
+	VADDPS       Y7, Y3, Y3
+	VADDPS       Y2, Y0, Y0
+	VADDPS       Y3, Y1, Y1
+	VADDPS       Y1, Y0, Y0
+	VHADDPS      Y0, Y0, Y0
+	VHADDPS      Y0, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDSS       X1, X0, X0
+	MOVQ         sum+24(FP), AX
+	VMOVSS       X0, (AX)
 	VZEROUPPER
 	RET
 

@@ -298,6 +298,24 @@ func TestFunctions(t *testing.T) {
 	}
 }
 
+// Read reads every stream to its end, and no further.
+func TestRead(t *testing.T) {
+	for _, s := range Sets() {
+		for _, n := range []int{0, 255, 256, 1000, 1 << 16} {
+			data, _ := fenced(t, 0, n, 0)
+			ones := 0
+			for i := range len(data) / 4 {
+				binary.LittleEndian.PutUint32(data[4*i:], math.Float32bits(1))
+				ones = (i + 1) &^ 63
+			}
+			if got := s.Read(data); got != float32(ones) {
+				t.Errorf("%s: %d bytes of ones: want %d, got %g", s.Name, n, ones, got)
+			}
+			s.Fetch(Floats{FloatsOf(data), 16}, 0, n/64, 0, 16)
+		}
+	}
+}
+
 func TestChoose(t *testing.T) {
 	if s, err := Choose("generic"); err != nil || s != generic {
 		t.Errorf("generic: got %v, %v", s, err)

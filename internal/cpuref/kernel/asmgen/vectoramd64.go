@@ -441,7 +441,12 @@ func readFour() {
 			VADDPS(acc[a+step], acc[a], acc[a])
 		}
 	}
-	VMOVSS(acc[0].AsX(), Mem{Base: pointer("sum")})
+	sum, high := acc[0], XMM()
+	VHADDPS(sum, sum, sum)
+	VHADDPS(sum, sum, sum)
+	VEXTRACTF128(Imm(1), sum, high)
+	VADDSS(high, sum.AsX(), sum.AsX())
+	VMOVSS(sum.AsX(), Mem{Base: pointer("sum")})
 	end()
 }
 

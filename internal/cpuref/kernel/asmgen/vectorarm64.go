@@ -302,6 +302,8 @@ func (a *arm) readFour() {
 			a.v(faddS, r, r, r+step)
 		}
 	}
+	a.v(faddpS, 0, 0, 0)
+	a.v(faddpS, 0, 0, 0)
 	a.p("FMOVS F0, (R6)")
 	a.p("RET")
 }
