@@ -94,9 +94,6 @@ func (f *compareFlags) showWork(a *app, o *parity.Options, steps int) *work {
 	o.Working = func(what string, done, total int) {
 		if kind, _, _ := strings.Cut(what, ":"); kind != w.what {
 			w.done()
-			if total == 0 {
-				total = -1 // unknown
-			}
 			w.progress, w.what = a.progress(what, total, f.showsProgress()), kind
 		}
 		w.set(done)

@@ -61,7 +61,7 @@ func (r *run) test(ctx context.Context, c *Comparison) error {
 		}
 		for _, s := range []*side{r.reference, r.candidate} {
 			if r.Working != nil {
-				r.Working(fmt.Sprintf("leg %s on %s", l.name, s.name), 0, 0)
+				r.Working("legs: "+l.name+" on "+s.name, len(c.Legs), 2*len(r.Legs))
 			}
 			result := Leg{Name: l.name, What: l.what, Side: s.which, Backend: s.backend.Name(), State: LegHolds}
 			found, err := r.testLeg(ctx, c, l, s)

@@ -66,7 +66,7 @@ type Options struct {
 	// after a backend has failed. Compare closes it.
 	Open  func(side string) (engine.Backend, error)
 	Trace *engine.Trace // of both sides, as they decode; nil: none
-	// Working, if set, is told what is investigated, and how many of all ops or runs are done; total 0: unknown.
+	// Working, if set, is told what is investigated, and how many of all ops or runs are done.
 	Working func(what string, done, total int)
 }
 
