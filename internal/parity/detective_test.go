@@ -494,7 +494,7 @@ func TestInterruptedInvestigation(t *testing.T) {
 		culprit   bool
 	}{
 		{"shadow of short", cpu(t), Inconclusive, false},
-		{"leg cache on candidate cpu", cpu(t), Inconclusive, false},
+		{"legs: cache on candidate cpu", cpu(t), Inconclusive, false},
 		{"shadow of short", broken, Diverged, false}, // the tokens have shown it
 		{"substitution: norms → cpu", broken, Diverged, true},
 	} {
