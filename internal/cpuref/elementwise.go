@@ -114,7 +114,8 @@ func (b *Backend) activate(o *engine.Activate, out, in operands) {
 	})
 }
 
-// activation is F(x), but for those that have kernels, in float64, every product rounded by itself. The constants are those of CTranslate2, rounded to float64.
+// activation is F(x), but for those that have kernels, in float64, every product rounded by itself. The constants are those of
+// CTranslate2, rounded to float64.
 func activation(f engine.Function, x float64) float64 {
 	switch f {
 	case engine.ReLU:

@@ -184,7 +184,8 @@ func (a *arm) offset(size int, reg string) {
 func (a *arm) dotRows(t elem) {
 	const acc, w, x, scale = 16, 2, 0, 24
 	name := "dotRows" + t.name
-	a.function(name, "w *byte", "near int", "far int", "scale *float32", "x *float32", "k int", "y *float32", "skip int", "n int", "lanes *float32", "mode int")
+	a.function(name, "w *byte", "near int", "far int", "scale *float32", "x *float32",
+		"k int", "y *float32", "skip int", "n int", "lanes *float32", "mode int")
 	a.args("w R0", "far R4", "near R5", "x R6", "k R8", "y R9", "skip R10", "n R11", "lanes R12", "mode R13", "scale R20")
 	rows := []string{"R0", "R1", "R2", "R3"}
 	for r := 1; r < 4; r++ {
@@ -241,7 +242,8 @@ func (a *arm) dotRows(t elem) {
 func (a *arm) dotTile(t elem) {
 	const M, N, w, scale, x = 4, 3, 24, 30, 31
 	name := "dotTile" + t.name
-	a.function(name, "x *float32", "ldx int", "w *byte", "ldw int", "scale *float32", "k int", "y *float32", "ldy int", "n int", "lanes *float32", "mode int")
+	a.function(name, "x *float32", "ldx int", "w *byte", "ldw int", "scale *float32",
+		"k int", "y *float32", "ldy int", "n int", "lanes *float32", "mode int")
 	a.args("x R0", "ldx R14", "w R4", "ldw R7", "k R8", "y R9", "ldy R10", "n R11", "lanes R12", "mode R13", "scale R20")
 	xs, ws := []string{"R0", "R1", "R2", "R3"}, []string{"R4", "R5", "R6"}
 	for m := 1; m < M; m++ {
