@@ -233,9 +233,36 @@ func TestUnexplained(t *testing.T) {
 	if c.Culprit == nil || c.Culprit.Site != "lm_head" {
 		t.Fatalf("%+v", c.Culprit)
 	}
-	c.Culprit = nil
+	c.Culprit, c.Why = nil, ""
 	if why := c.unexplained(); why == "" {
 		t.Error("nothing is said of a divergence without a culprit")
+	}
+}
+
+// TestTooSmallType: an infinity that no op is to blame for is the type's.
+func TestTooSmallType(t *testing.T) {
+	born := func(value string, own bool) *Comparison {
+		return &Comparison{Candidate: Backend{ComputeType: "float16"}, Shadow: []Shadow{{Side: "candidate", Prompt: "short", Steps: []int{0, 1}}},
+			Prompts: []Result{{ID: "short", NonFinite: []NonFinite{{Side: "candidate", Step: 1, Own: own, Birth: &Birth{Step: 0, Layer: 7, Site: "layer_out", Value: value}}}}}}
+	}
+	for name, c := range map[string]struct {
+		c    *Comparison
+		says bool
+	}{
+		"Inf": {born("Inf", false), true}, "-Inf": {born("-Inf", false), true}, "NaN": {born("NaN", false), false}, "own tokens": {born("Inf", true), false},
+	} {
+		if why := c.c.tooSmallType(); strings.Contains(why, "step 0 layer 7 layer_out is beyond 65504") != c.says {
+			t.Errorf("%s: %q", name, why)
+		}
+	}
+	for name, change := range map[string]func(*Comparison){
+		"a culprit": func(c *Comparison) { c.Culprit = &Culprit{} }, "float32": func(c *Comparison) { c.Candidate.ComputeType = "float32" },
+		"another step judged": func(c *Comparison) { c.Shadow[0].Steps = []int{1} }, "the reference judged": func(c *Comparison) { c.Shadow[0].Side = "reference" },
+	} {
+		c := born("Inf", false)
+		if change(c); c.tooSmallType() != "" {
+			t.Errorf("%s: want no word of the type, got %q", name, c.tooSmallType())
+		}
 	}
 }
 

@@ -2,9 +2,11 @@ package parity
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"llmrun/internal/engine"
+	"llmrun/internal/num"
 )
 
 // classify names every step, and the prompts that could not have failed.
@@ -27,6 +29,9 @@ func (c *Comparison) classify(o Options) {
 func (c *Comparison) judge(o Options, prompts int) {
 	vacuous := c.Kept == 0 || o.RequireAll && c.Kept < len(c.Prompts)
 	c.applyGates(&o, vacuous)
+	if c.Why == "" {
+		c.Why = c.tooSmallType()
+	}
 	c.Verdict, c.Reason = c.conclude(&o, vacuous, prompts)
 	switch {
 	case c.Interrupted:
@@ -190,12 +195,36 @@ func (c *Comparison) legs(o *Options) (broken, missing string) {
 	return broken, missing
 }
 
-// unexplained says that the ops were judged and none was found to be wrong.
+// unexplained says that the ops were judged and none was found to be wrong, unless c.Why says why that is so.
 func (c *Comparison) unexplained() string {
-	if c.Culprit != nil || len(c.Shadow) == 0 {
+	if c.Culprit != nil || len(c.Shadow) == 0 || c.Why != "" {
 		return ""
 	}
 	return "; unexplained: no op that was judged is beyond its own bound"
+}
+
+// tooSmallType explains infinities of the candidate that no op is to blame for: an op that was judged and is within its bound bore one, so
+// the right result is beyond the type.
+func (c *Comparison) tooSmallType() string {
+	if c.Culprit != nil || c.Candidate.ComputeType != num.Float16.String() {
+		return ""
+	}
+	for i := range c.Prompts {
+		for _, n := range c.Prompts[i].NonFinite {
+			b := n.Birth
+			if n.Side != candidateSide || n.Own || b == nil || !strings.HasSuffix(b.Value, "Inf") {
+				continue
+			}
+			judged := func(s Shadow) bool {
+				return s.Side == candidateSide && s.Prompt == c.Prompts[i].ID && slices.Contains(s.Steps, b.Step)
+			}
+			if slices.ContainsFunc(c.Shadow, judged) {
+				return fmt.Sprintf("the right result of %s is beyond 65504, float16's largest number: the arithmetic is right, "+
+					"the type cannot hold what this model computes; --compute-type float32 can", b.Where())
+			}
+		}
+	}
+	return ""
 }
 
 // Where names the site, its layer and the step: "act (gelu_tanh) at layer 7, born at step 2".

@@ -120,7 +120,7 @@ func (s *suite) verdict() {
 	case parity.Match:
 		s.pass("verdict", string(parity.Match))
 	case parity.Diverged:
-		s.fail("verdict", string(parity.Diverged), s.Reason, sentence(s.Comparison))
+		s.fail("verdict", string(parity.Diverged), because(s.Comparison), sentence(s.Comparison))
 	default:
 		s.undecided("verdict", string(parity.Inconclusive), s.Reason)
 	}

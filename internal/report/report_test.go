@@ -28,7 +28,7 @@ func steps(ids ...int) (list []parity.Step) {
 }
 
 func comparison(verdict parity.Verdict, exit int, why string, prompts ...parity.Result) *parity.Comparison {
-	c := &parity.Comparison{Schema: parity.Schema, Verdict: verdict, Exit: exit, Why: why, MaxTokens: 4, Prompts: prompts,
+	c := &parity.Comparison{Schema: parity.Schema, Verdict: verdict, Exit: exit, Reason: why, MaxTokens: 4, Prompts: prompts,
 		Model:     parity.Model{Name: "tiny", Spec: "TransformerDecoderSpec", Revision: 8},
 		Reference: parity.Backend{Backend: "cpu", ComputeType: "float32"},
 		Candidate: parity.Backend{Backend: "metal", Device: "host device, g++ 12.2", ComputeType: "float16", Host: true},

@@ -225,6 +225,9 @@ func (t *text) legs() {
 // why shows what the numbers prove.
 func (t *text) why() {
 	if t.Culprit == nil {
+		if t.Why != "" {
+			t.line("why", t.Why)
+		}
 		return
 	}
 	label := "why"

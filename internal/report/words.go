@@ -171,6 +171,9 @@ func because(c *parity.Comparison) string {
 	if c.Verdict == parity.Match {
 		return strings.Join((&text{Comparison: c}).matchNumbers(), "; ")
 	}
+	if c.Culprit == nil && c.Why != "" {
+		return c.Reason + ": " + c.Why
+	}
 	return c.Reason
 }
 
