@@ -56,11 +56,11 @@ func TestAssumptionsAreListed(t *testing.T) {
 
 // lab runs a test's own kernels on the device, encoded as the backend encodes its ops.
 type lab struct {
-	*testing.T
+	testing.TB
 	b *Backend
 }
 
-func newLab(t *testing.T) lab {
+func newLab(t testing.TB) lab {
 	t.Helper()
 	return lab{t, open(t, Options{Activations: num.Float32})}
 }
@@ -125,7 +125,7 @@ func (l lab) run(name string, grid, group size, bytes uint32, buffers ...engine.
 
 func (l lab) buffer(d num.DType, n int) engine.Buffer {
 	l.Helper()
-	return newBuffers(l.T, l.b)(d, n)
+	return newBuffers(l, l.b)(d, n)
 }
 
 // words is a buffer of 32-bit words.

@@ -12,7 +12,7 @@ import (
 )
 
 // open opens the backend, or skips the test where there is no Metal and no C++ compiler to stand in for it.
-func open(t *testing.T, o Options) *Backend {
+func open(t testing.TB, o Options) *Backend {
 	t.Helper()
 	b, err := Open(o)
 	var none *UnavailableError
@@ -131,7 +131,7 @@ func judge(t *testing.T, op engine.Op) {
 }
 
 // newBuffers makes buffers of b, which must succeed.
-func newBuffers(t *testing.T, b *Backend) func(num.DType, int) engine.Buffer {
+func newBuffers(t testing.TB, b *Backend) func(num.DType, int) engine.Buffer {
 	return func(d num.DType, n int) engine.Buffer {
 		x, err := b.NewBuffer(d, n)
 		if err != nil {

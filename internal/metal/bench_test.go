@@ -1,0 +1,97 @@
+package metal
+
+import (
+	"fmt"
+	"testing"
+
+	"llmrun/internal/engine"
+	"llmrun/internal/num"
+)
+
+// benchmarkBytes of weights are more than any cache of an M1 holds. A step goes over all of them, in one command buffer, as decoding does.
+const benchmarkBytes = 256 << 20
+
+// read is what a GPU's memory allows: threads side by side add up vectors side by side, and keep the sum from being optimized away. The host
+// device runs threads one after the other, and so reads in strides: there it is no limit.
+const read = `kernel void read_all(device float *out [[buffer(0)]], device const float4 *x [[buffer(1)]], constant uint &n [[buffer(2)]],
+                     uint i [[thread_position_in_grid]], uint threads [[threads_per_grid]]) {
+    float4 sum = float4(0.0f);
+    for (uint k = i; k < n; k += threads) sum += x[k];
+    if (sum.x + sum.y + sum.z + sum.w == 12345.0f) out[i] = 1.0f;
+}`
+
+// BenchmarkRead reads benchmarkBytes: the limit that BenchmarkLinear is held against.
+func BenchmarkRead(b *testing.B) {
+	const threads = 1 << 15
+	l := newLab(b)
+	l.kernels(read, "read_all")
+	x, out := l.buffer(num.Float32, benchmarkBytes/4), l.buffer(num.Float32, threads)
+	b.SetBytes(benchmarkBytes)
+	for b.Loop() {
+		l.run("read_all", size{threads, 1, 1}, size{256, 1, 1}, benchmarkBytes/16, out, x)
+	}
+}
+
+// BenchmarkLinear decodes: one row times matrices of the shapes of Qwen2.5-0.5B and Gemma2-2b.
+func BenchmarkLinear(b *testing.B) {
+	for _, shape := range [][2]int{{896, 4864}, {4864, 896}, {2304, 9216}} {
+		for _, d := range []num.DType{num.Float32, num.Float16, num.BFloat16, num.Int8} {
+			b.Run(fmt.Sprintf("%v/%dx%d", d, shape[0], shape[1]), func(b *testing.B) {
+				l := newLab(b)
+				rows, cols := shape[0], shape[1]
+				bytes := rows * cols * d.Size()
+				x, out, scale := l.buffer(num.Float32, cols), l.buffer(num.Float32, rows), l.buffer(num.Float32, rows)
+				var ops []engine.Op
+				for range benchmarkBytes / bytes {
+					w := engine.Matrix{Buffer: l.buffer(d, rows*cols), Rows: rows, Cols: cols}
+					if d == num.Int8 {
+						w.Scale = scale
+					}
+					ops = append(ops, &engine.Linear{Place: engine.Place{In: &engine.Pass{Rows: 1}, Name: "gate"}, Out: out, X: x, W: w})
+				}
+				b.SetBytes(int64(len(ops) * bytes))
+				for b.Loop() {
+					for _, op := range ops {
+						l.b.Run(op)
+					}
+					l.sync()
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkPrefill multiplies 64 rows, and reports multiply-adds, counted as two operations each.
+func BenchmarkPrefill(b *testing.B) {
+	const tokens, rows, cols = 64, 4864, 896
+	for _, d := range []num.DType{num.Float32, num.Float16} {
+		b.Run(fmt.Sprintf("%v/%dx%dx%d", d, tokens, rows, cols), func(b *testing.B) {
+			l := newLab(b)
+			op := &engine.Linear{Place: engine.Place{In: &engine.Pass{Rows: tokens}, Name: "gate"}, Out: l.buffer(num.Float32, tokens*rows),
+				X: l.buffer(num.Float32, tokens*cols), W: engine.Matrix{Buffer: l.buffer(d, rows*cols), Rows: rows, Cols: cols}}
+			for b.Loop() {
+				l.b.Run(op)
+				l.sync()
+			}
+			b.ReportMetric(2*tokens*rows*cols*float64(b.N)/float64(b.Elapsed().Nanoseconds()), "GFLOP/s")
+		})
+	}
+}
+
+// BenchmarkDispatch is the cost of an op that does nothing much: alone in its command buffer, and among a hundred.
+func BenchmarkDispatch(b *testing.B) {
+	for _, n := range []int{1, 100} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			l := newLab(b)
+			x, out := l.buffer(num.Float32, 32), l.buffer(num.Float32, 32)
+			op := &engine.Add{Place: engine.Place{In: &engine.Pass{Rows: 1}, Name: "layer_out"}, Out: out, A: x, B: x, Dim: 32}
+			for b.Loop() {
+				for range n {
+					l.b.Run(op)
+				}
+				l.sync()
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/dispatch")
+		})
+	}
+}
