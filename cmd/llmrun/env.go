@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"runtime"
 	"strings"
 	"text/tabwriter"
@@ -13,26 +14,103 @@ import (
 )
 
 func newEnvCommand(a *app) *cobra.Command {
-	return &cobra.Command{
+	asJSON := false
+	c := &cobra.Command{
 		Use: "env", Short: "print what llmrun found on this machine", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-			defer w.Flush()
-			fmt.Fprintf(w, "llmrun\t%s\n", version())
-			fmt.Fprintf(w, "system\t%s/%s, %s\n", runtime.GOOS, runtime.GOARCH, runtime.Version())
-			fmt.Fprintf(w, "cpu reference\tplain Go, %d threads\n", runtime.NumCPU())
-			b, err := metal.Open(metal.Options{Activations: num.Float32})
-			if err != nil {
-				fmt.Fprintf(w, "metal\tunavailable: %v\n", err)
-				return nil
+			m := lookAround()
+			if asJSON {
+				return printJSON(a.stdout, m)
 			}
-			defer b.Close()
-			for _, line := range describeMetal(b.Info()) {
-				fmt.Fprintf(w, "%s\t%s\n", line[0], line[1])
-			}
-			return nil
+			return m.print(a.stdout)
 		},
 	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	return c
+}
+
+// machine is what env prints, and its JSON.
+type machine struct {
+	Schema   string      `json:"schema"`
+	Version  string      `json:"version"`
+	System   string      `json:"system"` // linux/amd64
+	OS       string      `json:"os"`     // its name and version
+	Go       string      `json:"go"`
+	CPU      cpuFacts    `json:"cpu"`
+	Metal    *metalFacts `json:"metal"`       // null: none
+	NoMetal  string      `json:"unavailable"` // why there is no Metal
+	Cache    string      `json:"cache"`       // of the host device's libraries; empty where it is not in use
+	Warnings []string    `json:"warnings"`    // what is known to go wrong on machines like this one
+}
+
+type cpuFacts struct {
+	Model      string   `json:"model"`
+	Cores      int      `json:"cores"`
+	GOMAXPROCS int      `json:"gomaxprocs"`
+	Threads    int      `json:"threads"` // of the CPU reference, where no flag says otherwise
+	Features   []string `json:"features"`
+	Kernels    string   `json:"kernels"` // of the CPU reference
+	Available  []string `json:"kernels_available"`
+}
+
+type metalFacts struct {
+	Device     string `json:"device"`
+	Host       bool   `json:"host"` // the host device, not Apple's Metal
+	Compiler   string `json:"compiler,omitempty"`
+	Family     string `json:"family"`
+	Language   string `json:"language"`
+	FastMath   bool   `json:"fast_math"`
+	MathMode   string `json:"math_mode"`
+	Functions  string `json:"functions"`
+	MaxBuffer  int    `json:"max_buffer_bytes"`
+	WorkingSet int    `json:"working_set_bytes"`
+}
+
+// lookAround opens Metal as a run would, and closes it.
+func lookAround() machine {
+	m := machine{Schema: "llmrun.env/1", Version: version(), System: runtime.GOOS + "/" + runtime.GOARCH, OS: osVersion(), Go: runtime.Version(),
+		Warnings: []string{}}
+	m.CPU, m.Warnings = lookAtCPU(m.Warnings)
+	b, err := metal.Open(metal.Options{Activations: num.Float32})
+	if err != nil {
+		m.NoMetal = err.Error()
+		return m
+	}
+	defer b.Close()
+	i := b.Info()
+	m.Metal = &metalFacts{i.Device, i.Host, i.Compiler, fmt.Sprint("Apple", i.Family), i.LanguageVersion, i.FastMath, i.MathMode, i.Functions, i.MaxBuffer, i.WorkingSet}
+	m.Cache = i.Cache
+	m.Warnings = append(m.Warnings, i.Warnings...)
+	return m
+}
+
+func (m machine) print(to io.Writer) error {
+	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
+	line := func(name, format string, values ...any) { fmt.Fprintf(w, name+"\t"+format+"\n", values...) }
+	line("llmrun", "%s", m.Version)
+	line("system", "%s, %s, %s", m.System, m.OS, m.Go)
+	line("cpu", "%s, %d cores, %s", m.CPU.Model, m.CPU.Cores, strings.Join(m.CPU.Features, " "))
+	line("cpu reference", "%s of %s, %d threads", m.CPU.Kernels, strings.Join(m.CPU.Available, " and "), m.CPU.Threads)
+	if g := m.Metal; g == nil {
+		line("metal", "unavailable: %s", m.NoMetal)
+	} else {
+		if g.Host {
+			line("metal", "host device, %s", g.Compiler)
+		} else {
+			line("metal", "%s", g.Device)
+		}
+		line("metal family", "%s", g.Family)
+		line("metal language", "%s", g.Language)
+		line("metal math", "%s", strings.TrimSpace(fmt.Sprintf("fast math %v %s %s", g.FastMath, g.MathMode, g.Functions)))
+		line("metal memory", "longest buffer %.1f GB, working set %.1f GB", float64(g.MaxBuffer)/1e9, float64(g.WorkingSet)/1e9)
+	}
+	if m.Cache != "" {
+		line("cache", "%s", m.Cache)
+	}
+	for _, warning := range m.Warnings {
+		line("warning", "%s", warning)
+	}
+	return w.Flush()
 }
 
 // describeMetal is what reports say of the device, as name and value.

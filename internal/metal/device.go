@@ -3,6 +3,7 @@ package metal
 import (
 	"errors"
 	"fmt"
+	"os"
 )
 
 // UnavailableError says that this machine has no Metal that we could use.
@@ -22,6 +23,7 @@ type Info struct {
 	Device          string
 	Host            bool   // hostmetal, not Apple's Metal
 	Compiler        string // the host device's C++ compiler, else empty
+	Cache           string // the folder of the host device's compiled shaders, else empty
 	Family          int    // the highest MTLGPUFamilyApple that the device supports; 7 is M1
 	LanguageVersion string // of MSL
 	FastMath        bool
@@ -63,11 +65,16 @@ func refuse(d device) error {
 }
 
 func describe(d device, s source) Info {
-	info := Info{Device: d.name(), Host: s.host, Compiler: s.compiler, MaxBuffer: d.maxBufferLength(), WorkingSet: d.workingSet()}
+	info := Info{Device: d.name(), Host: s.host, Compiler: s.compiler, Cache: s.cache, MaxBuffer: d.maxBufferLength(), WorkingSet: d.workingSet()}
 	for info.Family = familyApple7 - familyApple; d.supportsFamily(familyApple + info.Family + 1); info.Family++ {
 	}
 	if info.Device == "Apple Paravirtual device" {
 		info.Warnings = append(info.Warnings, "the GPU is a virtual machine's")
+	}
+	for _, name := range []string{"MTL_DEBUG_LAYER", "MTL_SHADER_VALIDATION"} {
+		if v := os.Getenv(name); v != "" && v != "0" && !s.host {
+			info.Warnings = append(info.Warnings, name+" is set: Metal checks what it is asked to do, and is slow")
+		}
 	}
 	return info
 }

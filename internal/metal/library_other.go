@@ -5,6 +5,7 @@ package metal
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 
 	"github.com/ebitengine/purego"
 
@@ -27,5 +28,5 @@ func openLibraries() (source, error) {
 	if err := hostmetal.Attach(handle); err != nil {
 		return source{}, err
 	}
-	return source{handles: []uintptr{handle}, host: true, compiler: info.Compiler}, nil
+	return source{handles: []uintptr{handle}, host: true, compiler: info.Compiler, cache: filepath.Dir(info.Path)}, nil
 }

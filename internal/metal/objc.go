@@ -94,6 +94,7 @@ type source struct {
 	handles  []uintptr // of the libraries, as Dlopen gave them
 	host     bool      // hostmetal, not Apple's Metal
 	compiler string    // host only: what compiles the shaders
+	cache    string    // host only: the folder of what was compiled
 }
 
 func (s source) symbol(name string) (uintptr, error) {
