@@ -13,6 +13,7 @@ import (
 var arrows = map[string][]string{
 	"cmd/llmrun":               nil, // nil: any but backendtest
 	"scripts/faults":           {"internal/fault"},
+	"scripts/traces":           {"internal/engine"},
 	"scripts/sensitivity":      {"internal/shadow", "internal/models", "internal/cpuref", "internal/metal", "internal/engine", "internal/ctconv", "internal/num"},
 	"internal/num":             {},
 	"internal/near":            {},
