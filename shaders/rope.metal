@@ -2,6 +2,7 @@
 #include <metal_stdlib>
 using namespace metal;
 #pragma METAL fp math_mode(safe)
+#pragma METAL fp contract(off)
 
 struct RoPEArgs { uint dim, rotaryDim, stride, interleaved; };
 

@@ -229,17 +229,23 @@ func (s *sweeper) rope() {
 		Table: s.of(num.Float32, table), Heads: 1, Dim: dim, RotaryDim: dim}, x, size)
 }
 
-// norms takes rows of one magnitude, and rows of ones with one element of another magnitude; the last rows have an infinity and a NaN.
+// norms takes rows of one magnitude, rows far from zero, and rows of ones with one element of another magnitude; the last rows have an infinity and
+// a NaN.
 func (s *sweeper) norms() {
 	const dim = 64
 	scales := append(magnitudes(s.act, 8), math.Inf(1), math.NaN())
 	w, bias := s.of(num.Float32, s.scaled([]float64{1}, dim, false)), s.of(num.Float32, make([]float64, dim))
 	like := s.scaled(scales, dim, true)
 	outlier := s.scaled(repeated([]float64{1}, len(scales)), dim, true)
+	far := s.scaled(scales, dim, false) // from 0, in units of their spread
+	for i := range far {
+		far[i] = scales[i/dim]*15/16 + far[i]/16
+	}
 	for row, scale := range scales {
 		outlier[row*dim+5] = scale
 		if math.IsInf(scale, 0) || scale != scale { // one is enough
 			copy(like[row*dim:], outlier[row*dim:][:dim])
+			copy(far[row*dim:], outlier[row*dim:][:dim])
 		}
 	}
 	argument := repeated(scales, dim)
@@ -247,7 +253,7 @@ func (s *sweeper) norms() {
 		what  string
 		x     []float64
 		limit float64 // the square root of the largest float32, over all elements or over one
-	}{{"rows like x", like, math.Sqrt(math.MaxFloat32 / dim)}, {"one x in rows like 1", outlier, math.Sqrt(math.MaxFloat32)}} {
+	}{{"rows like x", like, math.Sqrt(math.MaxFloat32 / dim)}, {"rows near x", far, math.Sqrt(math.MaxFloat32 / dim)}, {"one x in rows like 1", outlier, math.Sqrt(math.MaxFloat32)}} {
 		x := s.of(s.act, c.x)
 		out := func() engine.Buffer { return s.buf(s.act, len(c.x)) }
 		s.add("rmsnorm", "Σx², "+c.what, &engine.RMSNorm{Place: place("attn_norm", len(scales), 0), Out: out(), X: engine.View{Buffer: x, Stride: dim}, W: w, Heads: 1, Dim: dim,
