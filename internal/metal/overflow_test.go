@@ -118,13 +118,15 @@ func audit(t *testing.T, b *Backend, s sweep, flushed bool) verdict {
 		if flushed && (math.Abs(want) < nearlySubnormal || math.Abs(argument) < nearlySubnormal) {
 			continue
 		}
-		wrong, lost := &v.wrong, &v.lost
-		if s.limit != 0 && math.Abs(argument) > s.limit && !math.IsInf(argument, 0) {
-			wrong, lost = &v.beyond, &v.beyond
-		}
 		ratio := j.Strays(i, g)
+		if s.limit != 0 && math.Abs(argument) > s.limit && !math.IsInf(argument, 0) {
+			if ratio > 1 || math.Abs(g-want) > math.Abs(want)/2 {
+				v.beyond.add(argument, g, want)
+			}
+			continue
+		}
 		if ratio > 1 {
-			wrong.add(argument, g, want)
+			v.wrong.add(argument, g, want)
 			continue
 		}
 		v.ratio = max(v.ratio, ratio)
@@ -141,7 +143,7 @@ func audit(t *testing.T, b *Backend, s sweep, flushed bool) verdict {
 			continue
 		}
 		if math.Abs(g-want) > size/2 {
-			lost.add(argument, g, want)
+			v.lost.add(argument, g, want)
 			continue
 		}
 		_, e := math.Frexp(size)
