@@ -32,6 +32,9 @@ func lint(clang, text string) (found []finding, err error) {
 	if _, err := parse(text); err != nil {
 		return readFindings(err.Error(), ": error: "), nil
 	}
+	if found = gridTypes(text); found != nil {
+		return found, nil
+	}
 	cmd := exec.Command(clang, "-x", "c++", "-std=c++17", "-fsyntax-only", "-nostdinc", "-I", "testdata/lint",
 		"-target", "aarch64-linux-gnu", "-fsigned-char", // Metal has half, and a signed char
 		"-Wall", "-Wextra", "-Wconversion", "-Wno-sign-conversion", "-Wdouble-promotion", "-Wshadow", "-Wno-unknown-pragmas",
@@ -50,6 +53,29 @@ func lint(clang, text string) (found []finding, err error) {
 		return nil, fmt.Errorf("%s: %w: %s", clang, err, stderr.String())
 	}
 	return found, nil
+}
+
+var (
+	kernelParameters = regexp.MustCompile(`(?s)\bkernel\b[^(){}]*\([^{}]*\{`)
+	gridParameter    = regexp.MustCompile(`\b(u?int|u?short)([234]?)\s+\w+\s+\[\[(thread_position_in_grid|threads_per_grid|thread_position_in_threadgroup|` +
+		`threads_per_threadgroup|threadgroup_position_in_grid|dispatch_threads_per_threadgroup|threadgroups_per_grid)\]\]`)
+)
+
+// gridTypes finds positions and sizes of one kernel that are vectors of different lengths, which Metal forbids (Metal Shading Language
+// Specification, section 5.2.3.6), and the host device does not mind.
+func gridTypes(text string) (found []finding) {
+	for _, at := range kernelParameters.FindAllStringIndex(text, -1) {
+		length := ""
+		for _, m := range gridParameter.FindAllStringSubmatchIndex(text[at[0]:at[1]], -1) {
+			part := func(i int) string { return text[at[0]:at[1]][m[2*i]:m[2*i+1]] }
+			if n := part(2); n != "" && length != "" && n != length {
+				found = append(found, finding{1 + strings.Count(text[:at[0]+m[0]], "\n"), fmt.Sprintf("%s has %s components, another has %s", part(3), n, length)})
+			} else if n != "" {
+				length = n
+			}
+		}
+	}
+	return found
 }
 
 // clangText is what clang takes for a kernel's text: without attributes, which it does not know, and with threadgroup variables that are
@@ -73,7 +99,7 @@ func clangText(text string) string {
 
 // readFindings reads file:line:column, a separator, and text; from the instances of a template each finding comes once.
 func readFindings(output, separator string) (found []finding) {
-	for _, m := range regexp.MustCompile(`(?m)^[^:\n]*:(\d+):\d+`+separator+`(.*)$`).FindAllStringSubmatch(output, -1) {
+	for _, m := range regexp.MustCompile(`(?m)^(?:<stdin>|program_source|\w+\.metal):(\d+):\d+`+separator+`(.*)$`).FindAllStringSubmatch(output, -1) {
 		line, _ := strconv.Atoi(m[1])
 		found = append(found, finding{line, m[2]})
 	}
@@ -157,6 +183,16 @@ func TestLintFindsMistakes(t *testing.T) {
 			checkFindings(t, found, wants(string(text)))
 		})
 	}
+}
+
+func TestLintFindsGridTypes(t *testing.T) {
+	const text = `kernel void good(device float *x [[buffer(0)]], uint2 at [[thread_position_in_grid]], uint2 n [[threads_per_grid]], uint i [[thread_index_in_simdgroup]]) {}
+kernel void bad(device float *x [[buffer(0)]],
+    uint3 at [[thread_position_in_grid]],
+    uint one [[threadgroups_per_grid]],
+    uint2 n [[threads_per_grid]]) {} // want threads_per_grid has 2 components, another has 3
+`
+	checkFindings(t, gridTypes(text), wants(text))
 }
 
 // TestLintBindings: how a kernel is bound, the pre-pass checks, and it stops at the first mistake. The host device refuses such kernels

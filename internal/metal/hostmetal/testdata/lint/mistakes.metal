@@ -75,6 +75,12 @@ kernel void foreign(device float *out [[buffer(0)]], uint i [[thread_position_in
     printf("%f", out[i]);                       // want use of undeclared identifier 'printf'
 }
 
+// A function that Metal has, too.
+inline float sign(float x) { return x < 0.0f ? -1.0f : 1.0f; }
+kernel void twice(device float *out [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+    out[i] = sign(out[i]);                      // want call to 'sign' is ambiguous
+}
+
 // A mistake in a template shows in its instances.
 template <typename T>
 [[kernel]] void instance(device T *out [[buffer(0)]], device const float *x [[buffer(1)]], uint i [[thread_position_in_grid]]) {
