@@ -5,12 +5,14 @@ package backendtest
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"sort"
 	"strings"
 	"testing"
 
 	"llmrun/internal/cpuref/oracle"
 	"llmrun/internal/engine"
+	"llmrun/internal/num"
 )
 
 // Run runs the suite. open gives a fresh backend, which Run closes.
@@ -38,8 +40,9 @@ func opened(t *testing.T, open func() (engine.Backend, error)) engine.Backend {
 // used is how much of its bound an op has used, over all cases.
 type used struct {
 	worst          float64
-	in             string // the case
-	elements, half int    // half: elements are not counted but cases that used more than half of the bound
+	in             string  // the case
+	elements, half int     // half: elements are not counted but cases that used more than half of the bound
+	ulp            float64 // see finding.ulp
 }
 
 func ops(t *testing.T, b engine.Backend) {
@@ -51,7 +54,7 @@ func ops(t *testing.T, b engine.Backend) {
 				if summary[name] == nil {
 					summary[name] = &used{}
 				}
-				summary[name].note(c.Name, f.Report)
+				summary[name].note(c.Name, f)
 			}
 		})
 	}
@@ -62,12 +65,13 @@ func ops(t *testing.T, b engine.Backend) {
 	sort.Strings(names)
 	for _, name := range names {
 		u := summary[name]
-		t.Logf("%-9s %8d elements, worst at %.3f of its bound (%s); %d cases beyond half of it", name, u.elements, u.worst, u.in, u.half)
+		t.Logf("%-9s %8d elements, worst at %.3f of its bound (%s); %d cases beyond half of it; %.2f ulp", name, u.elements, u.worst, u.in, u.half, u.ulp)
 	}
 }
 
-func (u *used) note(name string, r oracle.Report) {
+func (u *used) note(name string, r finding) {
 	u.elements += r.Elements
+	u.ulp = max(u.ulp, r.ulp())
 	if r.WorstRatio > 0.5 {
 		u.half++
 	}
@@ -130,6 +134,27 @@ func (f finding) String() string {
 	i, cols := f.WorstIndex, f.Operand.Cols
 	return fmt.Sprintf("%s [%d %d]: want %g within %.3g, got %g: %.3g × the bound; %d of %d elements are beyond it",
 		f.Operand.Name, i/cols, i%cols, f.Want[i], f.Allowed[i], f.got[i], f.WorstRatio, f.Bad, f.Elements)
+}
+
+// ulp is the greatest error in ulps of the wanted value, over values of a 16th of the largest one and more: in those below, what
+// counts is what cancelled.
+func (f finding) ulp() (worst float64) {
+	largest, bits := 0.0, 24
+	for _, w := range f.Want {
+		if !math.IsInf(w, 0) && !math.IsNaN(w) {
+			largest = max(largest, math.Abs(w))
+		}
+	}
+	if f.Operand.Buffer.DType() == num.Float16 {
+		bits = 11
+	}
+	for i, w := range f.Want {
+		if size := math.Abs(w); size > 0 && size >= largest/16 && !math.IsInf(w, 0) && !math.IsInf(f.got[i], 0) && f.got[i] == f.got[i] {
+			_, exponent := math.Frexp(w)
+			worst = max(worst, math.Abs(f.got[i]-w)/math.Ldexp(1, exponent-bits))
+		}
+	}
+	return worst
 }
 
 // compare holds what op has written to the oracle.
