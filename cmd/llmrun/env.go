@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"runtime"
@@ -74,6 +75,10 @@ func lookAround() machine {
 	b, err := metal.Open(metal.Options{Activations: num.Float32})
 	if err != nil {
 		m.NoMetal = err.Error()
+		var hinted interface{ Hint() string }
+		if errors.As(err, &hinted) && hinted.Hint() != "" {
+			m.Warnings = append(m.Warnings, "without Metal, compare has no candidate: "+hinted.Hint())
+		}
 		return m
 	}
 	defer b.Close()

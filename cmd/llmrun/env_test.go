@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"os"
+	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
@@ -73,9 +75,15 @@ func TestEnvWarns(t *testing.T) {
 
 // TestEnvWithoutMetal: a machine without a compiler has an environment, too.
 func TestEnvWithoutMetal(t *testing.T) {
-	m := machine{NoMetal: "no compiler", CPU: cpuFacts{Kernels: "generic", Available: []string{"generic"}}}
-	var out bytes.Buffer
-	if err := m.print(&out); err != nil || !strings.Contains(out.String(), "unavailable: no compiler") {
-		t.Errorf("%v\n%s", err, out.String())
+	if runtime.GOOS == "darwin" {
+		t.Skip("a Mac needs no compiler")
+	}
+	const missing = "no-such-compiler"
+	cmd := exec.Command("go", "run", ".", "env")
+	cmd.Env = append(os.Environ(), "LLMRUN_CXX="+missing)
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "unavailable: host Metal device: no C++ compiler found, tried "+missing) ||
+		!strings.Contains(string(out), "without Metal, compare has no candidate: ") {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
