@@ -83,6 +83,11 @@ trace() {
   go run ./scripts/traces "testdata/traces/$1.jsonl.gz" "$out/trace-$1.jsonl"
 }
 
+# catalogue: every mistake that we know how to make must be named.
+catalogue() {
+  cp docs/faults.md "$out/faults.md" && go run ./scripts/faults -o "$out/faults.md"
+}
+
 step facts 0 facts
 step build 0 go build -o "$llmrun" ./cmd/llmrun
 [ -x "$llmrun" ] || { cat "$out/build.txt" >&2; exit 2; }
@@ -107,8 +112,7 @@ done
 # The first story: a fast tanh without its clamp is NaN in layer 7. That the clamp alone mends it under fast math is TestGELUClamp.
 step story-unclamped 1 "$llmrun" compare --fault gelu-unclamped --html "$out/story-unclamped.html"
 step story-as-shipped 0 "$llmrun" compare
-cp docs/faults.md "$out/faults.md"
-step faults 0 go run ./scripts/faults -o "$out/faults.md"
+step faults 0 catalogue
 
 step speed-metal 0 go test -run '^$' -bench . -benchtime 0.5s -timeout 20m ./internal/metal
 step speed-cpu 0 go test -run '^$' -bench 'Rows/896x896' -benchtime 0.2s ./internal/cpuref/kernel
