@@ -45,7 +45,7 @@ inline float sigmoid(float x) { return 1.0f / (1.0f + precise::exp(-x)); }
 // The functions by CTranslate2's code.
 inline float activation(uint function, float x) {
     switch (function) {
-    case 0: return x > 0.0f ? x : x < 0.0f ? 0.0f : x; // ReLU; a NaN stays one
+    case 0: return x <= 0.0f ? 0.0f : x; // ReLU; a NaN stays one
     case 1: return gelu_tanh(x);
     case 2: return x / (1.0f + precise::exp(-x)); // SiLU
     case 3: return 0.5f * x * (1.0f + erf(x * 0.7071067812f)); // GELU; 1/sqrt(2)

@@ -308,7 +308,7 @@ func (s *sweeper) scores() {
 	k := append(mixed(q), q[:n-1]...) // row t sees the keys [0, n+t)
 	argument := products(q, k)
 	s.add("scores", "Σq·k/8, 64 terms", &engine.Scores{Place: place("scores", n, n-1), Attention: engine.Attention{Heads: 1, KVHeads: 1, Dim: dim}, Out: s.buf(s.act, len(argument)),
-		Q: engine.View{Buffer: s.of(s.act, s.scaled(q, dim, false)), Stride: dim}, K: s.of(s.act, s.scaled(k, dim, false)), Scale: 0.125}, argument, nil).limit = math.MaxFloat32 / dim
+		Q: engine.View{Buffer: s.of(s.act, s.scaled(q, dim, false)), Stride: dim}, K: s.of(s.act, s.scaled(k, dim, false)), Scale: 0.125}, argument, nil)
 }
 
 func (s *sweeper) context() {

@@ -42,7 +42,11 @@ func constant(v float64) approx { return rounded(v, 0, 1) }
 func (a approx) add(b approx) approx { return rounded(a.v+b.v, a.err+b.err, 1) }
 
 func (a approx) mul(b approx) approx {
-	return rounded(a.v*b.v, math.Abs(a.v)*b.err+math.Abs(b.v)*a.err+a.err*b.err, 1)
+	err := math.Abs(a.v)*b.err + math.Abs(b.v)*a.err + a.err*b.err
+	if math.IsNaN(err) { // an infinite bound times 0
+		err = math.Inf(1)
+	}
+	return rounded(a.v*b.v, err, 1)
 }
 
 // div is a/b, or a·(1/b), which rounds twice.

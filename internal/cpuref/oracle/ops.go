@@ -86,7 +86,15 @@ func layerNorm(o *engine.LayerNorm, out output, in map[string]input) {
 		for i, d := range differences {
 			terms[i] = d.mul(d)
 		}
-		inv := exact(1).div(total(terms).div(n).add(exact(float64(o.Eps))).sqrt())
+		squares := total(terms)
+		overflows := math.IsInf(squares.err, 1)
+		if overflows {
+			squares.err = 0
+		}
+		inv := exact(1).div(squares.div(n).add(exact(float64(o.Eps))).sqrt())
+		if overflows { // an infinite sum makes it 0
+			inv.err += inv.v
+		}
 		for i, d := range differences {
 			out.set(t, i, d.mul(inv).mul(exact(w[i])).add(exact(bias[i])))
 		}

@@ -186,3 +186,12 @@ func TestEdgesOfFloat32(t *testing.T) {
 		t.Errorf("1e-60 becomes zero in float32; its error is %g", a.err)
 	}
 }
+
+// A bound that is infinite times 0 is infinite, not NaN.
+func TestInfiniteBoundTimesZero(t *testing.T) {
+	for _, p := range []approx{approx{0, 0}.mul(approx{1, math.Inf(1)}), approx{2, math.Inf(1)}.mul(approx{0, 0})} {
+		if !math.IsInf(p.err, 1) || p.v != 0 {
+			t.Errorf("want 0 with an infinite bound, got %+v", p)
+		}
+	}
+}
