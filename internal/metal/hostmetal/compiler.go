@@ -151,9 +151,9 @@ func (c *compiler) flags() []string {
 	return f
 }
 
-// kernelFlags: constants are float as in Metal; a stack of 16 KB must hold any kernel.
+// kernelFlags: constants are float and char is signed, as in Metal; a stack of 16 KB must hold any kernel.
 func (c *compiler) kernelFlags(mode numerics) []string {
-	f := append(c.flags(), "-nostdinc++", "-fno-math-errno", "-fno-trapping-math", "-Wframe-larger-than=6144",
+	f := append(c.flags(), "-nostdinc++", "-fsigned-char", "-fno-math-errno", "-fno-trapping-math", "-Wframe-larger-than=6144",
 		"-Wno-attributes", "-Wno-unknown-pragmas")
 	if c.clang {
 		f = append(f, "-Xclang", "-cl-single-precision-constant", "-Werror=frame-larger-than", "-Wno-user-defined-literals", "-Wno-unknown-attributes")
