@@ -36,7 +36,7 @@ type app struct {
 
 // run executes one command line and returns the exit code.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
 	a := &app{stdin: stdin, stdout: stdout, stderr: stderr}
@@ -127,6 +127,16 @@ func (e *hintedError) Unwrap() error { return e.error }
 
 func hint(err error, hint string) error { return &hintedError{err, hint} }
 
+// noArguments refuses what stands beside the flags; tip is what may have been meant.
+func noArguments(tip string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		return hint(fmt.Errorf("%s: want flags only, got %q", c.Name(), args[0]), tip)
+	}
+}
+
 // isTerminal tells whether w is a terminal that a person looks at.
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
@@ -156,48 +166,4 @@ func (p progress) done() {
 	if p.bar != nil {
 		_ = p.bar.Finish()
 	}
-}
-
-// answer gives the writer for a command's answer: stdout, or a file that appears whole when close is called.
-func (a *app) answer(file string) (w io.Writer, close func() error, err error) {
-	if file == "" {
-		return a.stdout, func() error { return nil }, nil
-	}
-	f, err := os.CreateTemp(dirOf(file), ".llmrun-*")
-	if err != nil {
-		return nil, nil, fmt.Errorf("write %s: %w", file, err)
-	}
-	whole := &wholeFile{file: f, name: file}
-	return whole, whole.close, nil
-}
-
-// wholeFile is written beside its place and renamed when all is there. A write that fails leaves no file.
-type wholeFile struct {
-	file *os.File
-	name string
-	err  error // the first
-}
-
-func (w *wholeFile) Write(p []byte) (n int, err error) {
-	if w.err != nil {
-		return 0, w.err
-	}
-	n, w.err = w.file.Write(p)
-	return n, w.err
-}
-
-func (w *wholeFile) close() error {
-	defer os.Remove(w.file.Name()) // of no effect once it is renamed
-	for _, step := range []func() error{
-		func() error { return w.err },
-		func() error { return w.file.Chmod(0o644) },
-		w.file.Close,
-		func() error { return os.Rename(w.file.Name(), w.name) },
-	} {
-		if err := step(); err != nil {
-			w.file.Close()
-			return fmt.Errorf("write %s: %w", w.name, err)
-		}
-	}
-	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -55,6 +54,8 @@ func (f *modelFlags) check() error {
 		return fmt.Errorf("--max-tokens: want at least 1, got %d", f.maxTokens)
 	case !slices.Contains(engine.TraceLevels, engine.TraceLevel(f.trace)):
 		return fmt.Errorf("--trace: want off, layers or ops, got %q", f.trace)
+	case f.traceFile != os.Getenv("LLMRUN_TRACE_FILE") && f.trace == string(engine.TraceOff):
+		return fmt.Errorf("--trace-file: want --trace layers or --trace ops, which it is for")
 	case f.threads < 0:
 		return fmt.Errorf("--threads: want 0 or more, got %d", f.threads)
 	}
@@ -212,5 +213,3 @@ func (f *modelFlags) openTrace(a *app) (trace *engine.Trace, close func() error,
 func (f *modelFlags) showsProgress() bool {
 	return !f.noProgress && !f.quiet && (f.trace == string(engine.TraceOff) || f.traceFile != "")
 }
-
-func dirOf(file string) string { return filepath.Dir(file) }

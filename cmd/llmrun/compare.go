@@ -40,13 +40,18 @@ Exit code: 0 MATCH, 1 DIVERGED, 2 could not run, 3 INCONCLUSIVE: the run could n
   llmrun compare --model DIR -p "Once upon a time"
   llmrun compare --compute-type float16 --html report.html
   llmrun compare --fault gelu-unclamped       # break it on purpose, watch it being named`,
-		Args: cobra.NoArgs,
+		Args: noArguments(`llmrun compare -p "Once upon a time"`),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if f.list {
 				return f.listFaults(a.stdout)
 			}
 			if err := f.chooseFault(c.Flags()); err != nil {
 				return err
+			}
+			for _, name := range []string{"fault", "prompts", "prompt", "ids", "html", "junit"} {
+				if flag := c.Flags().Lookup(name); flag.Changed && flag.Value.String() == "" {
+					return fmt.Errorf("compare: --%s: want a value, got an empty one", name)
+				}
 			}
 			if err := f.check(); err != nil {
 				return fmt.Errorf("compare: %w", err)
@@ -89,10 +94,7 @@ func (f *compareFlags) check() error {
 	if err := f.checkFault(); err != nil {
 		return err
 	}
-	if _, err := os.Stat(dirOf(f.output)); err != nil { // now, not after all the work
-		return fmt.Errorf("--output: %w", err)
-	}
-	if err := f.faces.check(); err != nil {
+	if err := f.faces.check(f.output); err != nil {
 		return err
 	}
 	return f.modelFlags.check()
@@ -134,7 +136,7 @@ func (f *compareFlags) run(ctx context.Context, a *app) error {
 	} else {
 		err = report.Text(w, c, f.textOptions(o, w))
 	}
-	if e := closeAnswer(); err == nil {
+	if e := closeAnswer(err == nil); err == nil {
 		err = e
 	}
 	if err != nil {
@@ -190,6 +192,9 @@ func (f *compareFlags) talk(a *app, c *parity.Comparison) {
 		fmt.Fprintln(a.stderr, "llmrun: interrupted")
 	case c.Verdict == parity.Inconclusive && c.Exit == parity.ExitMatch:
 		a.warn("INCONCLUSIVE, and --allow-vacuous makes it exit 0: nothing was shown. %s", c.Reason)
+	}
+	if f.reference == f.candidate && f.fault == "" && !f.quiet {
+		a.warn("both sides are %s: tokens and logits cannot differ, only the judged ops and the legs can show a defect", f.reference)
 	}
 	if f.verbose && !f.quiet {
 		for _, line := range c.Env.(environment).lines() {

@@ -29,14 +29,16 @@ func (f *faceFlags) register(flags *pflag.FlagSet) {
 }
 
 // check fails now rather than after all the work.
-func (f *faceFlags) check() error {
-	for _, face := range [][2]string{{"--html", f.html}, {"--junit", f.junit}} {
-		if face[1] == "" {
-			continue
+func (f *faceFlags) check(output string) error {
+	taken := map[string]string{}
+	for _, face := range [][2]string{{"--output", output}, {"--html", f.html}, {"--junit", f.junit}} {
+		if err := checkOutput(face[0], face[1]); err != nil {
+			return err
 		}
-		if _, err := os.Stat(dirOf(face[1])); err != nil {
-			return fmt.Errorf("%s: %w", face[0], err)
+		if other := taken[face[1]]; other != "" && face[1] != "" {
+			return fmt.Errorf("%s and %s: want two files, both are %s", other, face[0], face[1])
 		}
+		taken[face[1]] = face[0]
 	}
 	return nil
 }
@@ -74,7 +76,7 @@ func (a *app) writeFile(file string, render func(io.Writer) error) error {
 		return err
 	}
 	_, err = w.Write(b.Bytes())
-	if e := done(); err == nil {
+	if e := done(err == nil); err == nil {
 		err = e
 	}
 	return err

@@ -216,7 +216,7 @@ func TestCompareRefuses(t *testing.T) {
 		{"--fault gelu-unclamped --candidate cpu", "llmrun: compare: --fault gelu-unclamped: want --candidate metal, whose shaders it changes, got cpu\n"},
 		{"--reference gpu", "llmrun: compare: --reference: want cpu or metal, got \"gpu\"\n"},
 		{"--color red", "llmrun: compare: --color: want auto, always or never, got \"red\"\n"},
-		{"-o nowhere/answer.txt", "llmrun: compare: --output: stat nowhere: no such file or directory\n"},
+		{"-o nowhere/answer.txt", "llmrun: compare: --output nowhere/answer.txt: there is no directory nowhere\n"},
 		{"-n 0", "llmrun: compare: --max-tokens: want at least 1, got 0\n"},
 		{"--candidate cpu --ids 2,1536", "llmrun: prompt: want ids from 0 to 1535, got 1536\n"},
 		{"--shadows all", "llmrun: compare: there is no flag --shadows\nhint: llmrun compare --shadow\n"},

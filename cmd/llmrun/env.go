@@ -17,7 +17,7 @@ import (
 func newEnvCommand(a *app) *cobra.Command {
 	asJSON := false
 	c := &cobra.Command{
-		Use: "env", Short: "print what llmrun found on this machine", Args: cobra.NoArgs,
+		Use: "env", Short: "print what llmrun found on this machine", Args: noArguments("llmrun help"),
 		RunE: func(*cobra.Command, []string) error {
 			m := lookAround()
 			if asJSON {

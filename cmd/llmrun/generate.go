@@ -41,10 +41,10 @@ Logits that are NaN or infinite never become a token: the first op that made one
 		Example: `  llmrun generate -p "Once upon a time"
   llmrun generate --model DIR -p "The capital of France is" -n 32 --device metal
   llmrun generate --model DIR --ids 2,651,6037 --show-ids`,
-		Args: cobra.NoArgs,
+		Args: noArguments(`llmrun generate -p "Once upon a time"`),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !c.Flags().Changed("prompt") && f.file == "" && f.ids == "" {
-				return hint(fmt.Errorf("generate: want a prompt, got none"), `llmrun generate -p "Once upon a time"`)
+				return hint(fmt.Errorf("generate: want a prompt, got none"), `llmrun generate -p "Once upon a time", or -p - to read stdin`)
 			}
 			return f.run(c.Context(), a)
 		},
@@ -85,6 +85,9 @@ func (f *generateFlags) check() error {
 		return hint(fmt.Errorf("--logprobs: want --json, which they are part of"), "llmrun generate --json --logprobs 5 …")
 	case slices.Contains(f.stop, ""):
 		return fmt.Errorf("--stop: want a text, got an empty one")
+	}
+	if err := checkOutput("--output", f.output); err != nil {
+		return err
 	}
 	return f.modelFlags.check()
 }
@@ -261,19 +264,23 @@ func (g *generation) run(ctx context.Context) error {
 		return fmt.Errorf("write the answer: %w", out.err)
 	}
 	var nonFinite *engine.NonFiniteError
-	if errors.As(err, &nonFinite) {
+	interrupted := errors.Is(err, context.Canceled)
+	switch {
+	case errors.As(err, &nonFinite):
 		finish = "nonfinite"
+	case interrupted:
+		finish = "interrupted"
 	}
 	if !f.json {
 		if len(ids) > 0 {
 			fmt.Fprintln(w)
 		}
-	} else if err == nil || nonFinite != nil {
+	} else if err == nil || nonFinite != nil || interrupted {
 		if e := printJSON(w, g.result(ids, out.text.String(), finish)); e != nil {
 			return e
 		}
 	}
-	if e := closeAnswer(); e != nil {
+	if e := closeAnswer(err == nil || nonFinite != nil || interrupted); e != nil {
 		return e
 	}
 	if f.showIDs {

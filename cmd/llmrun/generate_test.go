@@ -275,7 +275,7 @@ func TestWholeFile(t *testing.T) {
 	if _, err := io.WriteString(w, "more"); err == nil {
 		t.Error("want an error from a closed file")
 	}
-	if err := done(); err == nil || !strings.HasPrefix(err.Error(), "write "+dir) {
+	if err := done(true); err == nil || !strings.HasPrefix(err.Error(), "write "+dir) {
 		t.Errorf("want an error that names the file, got %v", err)
 	}
 	if left, err := os.ReadDir(dir); len(left) != 0 || err != nil {

@@ -59,7 +59,7 @@ func newInspectCommand(app *app) *cobra.Command {
 tensors and their alignment. With the original config.json it tells which declared values were written, changed or
 dropped, and what such a loss can explain. Of a safetensors file it shows which arrays would be misaligned if mapped.
 
-Exit code: 0 clean, 1 something is CHANGED or DROPPED, not finite or misaligned, 2 unreadable.`,
+Exit code: 0 clean, 1 something is CHANGED, DROPPED or not finite, or an array of a safetensors file misaligned, 2 unreadable.`,
 		Example: `  llmrun convert-inspect tiny-gemma2 --hf tiny-gemma2
   llmrun convert-inspect DIR --hf config.json --ignore final_logit_softcapping
   llmrun convert-inspect DIR --tensor decoder/embeddings/weight --rows 0:2

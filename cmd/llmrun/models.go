@@ -11,7 +11,7 @@ import (
 
 func newModelsCommand(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "models", Short: "list the models that --model can name, and where they are", Args: cobra.NoArgs,
+		Use: "models", Short: "list the models that --model can name, and where they are", Args: noArguments("llmrun help"),
 		RunE: func(*cobra.Command, []string) error {
 			w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 			for _, f := range models.List() {

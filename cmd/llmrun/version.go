@@ -10,10 +10,10 @@ import (
 
 func newVersionCommand(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "print the version", Args: cobra.NoArgs,
+		Use: "version", Short: "print the version", Args: noArguments("llmrun help"),
 		RunE: func(*cobra.Command, []string) error {
-			fmt.Fprintln(a.stdout, "llmrun", version(), runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH)
-			return nil
+			_, err := fmt.Fprintln(a.stdout, "llmrun", version(), runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH)
+			return err
 		},
 	}
 }

@@ -24,6 +24,7 @@ type Backend struct {
 	kernels *kernel.Set
 	err     error // the first failure
 	x       []float32
+	used    uint64 // bytes of all buffers made
 }
 
 // Open starts a backend's threads. Close stops them. LLMRUN_CPU in the environment names the kernels (generic, avx2, neon); the results
@@ -72,6 +73,11 @@ func (b *Backend) NewBuffer(d num.DType, n int) (engine.Buffer, error) {
 	if d >= num.NumDTypes || n < 0 || n > math.MaxInt/d.Size() {
 		return nil, fmt.Errorf("cpu: no buffer of %d elements of %v", n, d)
 	}
+	// Go ends the program when it finds no memory; what the machine cannot hold is refused instead.
+	if all := machineMemory(); all > 0 && b.used+uint64(n*d.Size()) > all {
+		return nil, fmt.Errorf("cpu: want %d bytes beside %d in use, the machine has %d", n*d.Size(), b.used, all)
+	}
+	b.used += uint64(n * d.Size())
 	return &buffer{b, d, make([]byte, n*d.Size())}, nil
 }
 

@@ -51,6 +51,9 @@ func Open(nameOrDir string) (*ctconv.Model, Source, error) {
 }
 
 func find(nameOrDir string) (Source, error) {
+	if dir, file := filepath.Split(nameOrDir); file == "model.bin" { // its directory is meant
+		nameOrDir = filepath.Clean(dir)
+	}
 	if isModel(nameOrDir) {
 		return directory(nameOrDir)
 	}
