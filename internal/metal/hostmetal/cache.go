@@ -33,6 +33,8 @@ func (e *UnsafeCacheError) Error() string {
 // Hint names the command that makes the cache safe.
 func (e *UnsafeCacheError) Hint() string { return e.Fix }
 
+const anotherCache = "LLMRUN_CACHE=DIR names a folder of your own for compiled libraries"
+
 // cacheDir returns the folder of compiled libraries, $LLMRUN_CACHE or llmrun/msl in the user's
 // cache, after making it if need be.
 func cacheDir() (string, error) {
@@ -40,7 +42,7 @@ func cacheDir() (string, error) {
 	if dir == "" {
 		user, err := os.UserCacheDir()
 		if err != nil {
-			return "", fmt.Errorf("host Metal device: no cache folder: %w; set LLMRUN_CACHE", err)
+			return "", &setupError{fmt.Errorf("host Metal device: no cache folder: %w", err), anotherCache}
 		}
 		dir = filepath.Join(user, "llmrun", "msl")
 	}
@@ -49,7 +51,7 @@ func cacheDir() (string, error) {
 		return "", fmt.Errorf("host Metal device: cache: %w", err)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", fmt.Errorf("host Metal device: cache: %w", err)
+		return "", &setupError{fmt.Errorf("host Metal device: cache: %w", err), anotherCache}
 	}
 	st, err := os.Stat(dir)
 	if err != nil {

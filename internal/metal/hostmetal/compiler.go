@@ -23,6 +23,17 @@ import (
 //go:embed native
 var native embed.FS
 
+// setupError is a failure that another setting may mend.
+type setupError struct {
+	error
+	hint string
+}
+
+func (e *setupError) Unwrap() error { return e.error }
+
+// Hint names the setting.
+func (e *setupError) Hint() string { return e.hint }
+
 // NoCompilerError says that no C++ compiler was found.
 type NoCompilerError struct {
 	Tried []string
@@ -113,7 +124,8 @@ var versionNumber = regexp.MustCompile(`\d+\.\d+(\.\d+)?`)
 func identify(command []string) (*compiler, error) {
 	out, err := exec.Command(command[0], append(command[1:], "--version")...).Output()
 	if err != nil {
-		return nil, fmt.Errorf("host Metal device: %s --version: %w", strings.Join(command, " "), err)
+		return nil, &setupError{fmt.Errorf("host Metal device: %s --version: %w", strings.Join(command, " "), err),
+			"LLMRUN_CXX=g++ names the C++ compiler to use"}
 	}
 	real, err := filepath.EvalSymlinks(command[0])
 	if err != nil {
