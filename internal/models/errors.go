@@ -23,7 +23,13 @@ type NotFound struct {
 }
 
 func notFound(name string) error {
-	looked := []string{name + " (no directory with model.bin)", "embedded (" + strings.Join(embeddedNames(), ", ") + ")"}
+	what := "no directory with model.bin"
+	if info, err := os.Stat(name); err == nil && info.IsDir() {
+		what = "a directory without model.bin"
+	} else if err == nil {
+		what = "a file; a model is a directory with model.bin"
+	}
+	looked := []string{name + " (" + what + ")", "embedded (" + strings.Join(embeddedNames(), ", ") + ")"}
 	for _, p := range places() {
 		where := p.dir
 		if where == "" {
@@ -123,6 +129,9 @@ func embeddedNames() (names []string) {
 
 // nearNames are at most three names that are spelled nearly like name: of models that exist, and of known ones unless it is one.
 func nearNames(name string) []string {
+	if _, err := os.Stat(name); err == nil { // it was no name
+		return nil
+	}
 	var names []string
 	for _, f := range List() {
 		names = append(names, f.Name)

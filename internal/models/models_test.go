@@ -281,3 +281,29 @@ func TestList(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
+
+// A path that exists is no misspelled name.
+func TestNotAModel(t *testing.T) {
+	root := isolate(t)
+	file := filepath.Join(root, "tiny-gemma3")
+	if err := os.WriteFile(file, []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{root: "(a directory without model.bin)", file: "(a file; a model is a directory with model.bin)"} {
+		if _, _, err := Open(path); err == nil || !strings.Contains(err.Error(), path+" "+want) || strings.Contains(err.Error(), "did you mean") {
+			t.Errorf("%s: want %q and no near names, got %v", path, want, err)
+		}
+	}
+}
+
+// The file is as good as its directory.
+func TestOpenModelBin(t *testing.T) {
+	m, s, err := Open(filepath.Join("embedded", "tiny-qwen2", "model.bin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if s.Dir != filepath.Join("embedded", "tiny-qwen2") || s.Name != "tiny-qwen2" {
+		t.Errorf("%+v", s)
+	}
+}
