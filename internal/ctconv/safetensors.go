@@ -1,6 +1,7 @@
 package ctconv
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"io"
 	"math/bits"
 	"os"
+	"slices"
 )
 
 // Safetensors is the header of a safetensors file: header_length:u64, so many bytes of JSON, then the data. Nothing
@@ -30,6 +32,8 @@ type SafetensorsEntry struct {
 	Offset int64   `json:"offset"` // from the start of the file
 	Mod    Mod     `json:"mod"`
 	Off    bool    `json:"off_element_size"` // mapped as an array, its elements would lie off their alignment
+
+	end int64 // from the start of the file
 }
 
 // maxHeader is the format's own limit of the JSON's length.
@@ -80,7 +84,29 @@ func ReadSafetensors(file string, r io.ReaderAt, size int64) (*Safetensors, erro
 	if err := s.header(io.NewSectionReader(r, 8, int64(n))); err != nil {
 		return nil, err
 	}
+	if err := s.filled(); err != nil {
+		return nil, err
+	}
 	return s, nil
+}
+
+// filled holds the arrays to the format's rule that they fill the file without holes and do not overlap.
+func (s *Safetensors) filled() error {
+	order := slices.Clone(s.Tensors)
+	slices.SortFunc(order, func(a, b SafetensorsEntry) int {
+		return cmp.Or(cmp.Compare(a.Offset, b.Offset), cmp.Compare(a.end, b.end))
+	})
+	at := s.DataStart
+	for _, e := range order {
+		if e.Offset != at {
+			return &Error{File: s.File, Variable: e.Name, Offset: e.Offset, Defect: fmt.Sprintf("want the array to begin at byte %d, where the one before ends", at)}
+		}
+		at = e.end
+	}
+	if at != s.Bytes {
+		return &Error{File: s.File, Offset: at, Defect: fmt.Sprintf("want the end of the file, %d bytes belong to no array", s.Bytes-at)}
+	}
+	return nil
 }
 
 // header decodes entry by entry, so that a hostile header costs no more than its honest part.
@@ -161,7 +187,7 @@ func (s *Safetensors) add(name, dtype string, shape []int64, offsets [2]int64) e
 	if want := elements / 8; uint64(end-begin) != want {
 		return fail("want %d bytes of data for %s %v, the header says %d", want, dtype, shape, end-begin)
 	}
-	e := SafetensorsEntry{Name: name, DType: dtype, Shape: shape, Offset: s.DataStart + begin, Mod: ModOf(s.DataStart + begin)}
+	e := SafetensorsEntry{Name: name, DType: dtype, Shape: shape, Offset: s.DataStart + begin, Mod: ModOf(s.DataStart + begin), end: s.DataStart + end}
 	size := int64(max(width/8, 1))
 	if dtype == "C64" {
 		size = 4 // a pair of float32

@@ -3,6 +3,7 @@ package ctconv
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -93,5 +94,33 @@ func TestSafetensorsAllocation(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	if got := after.TotalAlloc - before.TotalAlloc; err == nil || got > 8<<10 { // a file handle, its name, an error
 		t.Errorf("a file of 8 bytes made the reader allocate %d bytes (%v)", got, err)
+	}
+}
+
+// TestSafetensorsFilled: arrays that overlap, holes between them and bytes that belong to none are no safetensors file.
+func TestSafetensorsFilled(t *testing.T) {
+	two := func(a, b string) string {
+		return `{"a": {"dtype": "U8", "shape": [4], "data_offsets": ` + a + `}, "b": {"dtype": "U8", "shape": [4], "data_offsets": ` + b + `}}`
+	}
+	for _, c := range []struct {
+		header string
+		data   int
+		want   string // N is where the data starts
+	}{
+		{two("[0, 4]", "[4, 8]"), 8, ""},
+		{two("[4, 8]", "[0, 4]"), 8, ""},
+		{two("[0, 4]", "[2, 6]"), 6, "f: b at byte N+2: want the array to begin at byte N+4, where the one before ends"},
+		{two("[0, 4]", "[5, 9]"), 9, "f: b at byte N+5: want the array to begin at byte N+4, where the one before ends"},
+		{two("[0, 4]", "[4, 8]"), 11, "f: at byte N+8: want the end of the file, 3 bytes belong to no array"},
+	} {
+		file := safetensors(c.header, c.data)
+		want := c.want
+		for i := range 10 {
+			want = strings.ReplaceAll(want, fmt.Sprintf("N+%d", i), fmt.Sprint(8+len(c.header)+i))
+		}
+		_, err := ReadSafetensors("f", bytes.NewReader(file), int64(len(file)))
+		if got := fmt.Sprint(err); err == nil && want != "" || err != nil && got != want {
+			t.Errorf("%s: want %q, got %v", c.header, want, err)
+		}
 	}
 }
