@@ -149,8 +149,7 @@ type operand struct {
 
 type operands []operand
 
-// open reaches for the operands' bytes. The rotary table and the cache end where the longest text does, which is for the user to know;
-// any other operand that leaves its buffer is our own mistake.
+// open reaches for the operands' bytes.
 func open(list []engine.Operand) (operands, error) {
 	opened := make(operands, len(list))
 	for i, o := range list {
@@ -158,18 +157,10 @@ func open(list []engine.Operand) (operands, error) {
 		if err != nil {
 			return nil, err
 		}
+		if err := o.Check(); err != nil {
+			return nil, err
+		}
 		opened[i] = operand{o, o.Buffer.DType(), data}
-		end := o.Offset + (o.Rows-1)*o.Stride + o.Cols
-		if o.Rows > 0 && o.Offset >= 0 && o.Stride >= 0 && end <= o.Buffer.Len() {
-			continue
-		}
-		switch o.Name {
-		case "table", "positions", "kcache", "vcache":
-			return nil, fmt.Errorf("%s holds %d positions, position %d is asked for",
-				o.Name, o.Buffer.Len()/o.Stride, o.Offset/o.Stride+o.Rows-1)
-		}
-		panic(fmt.Sprintf("BUG: %s: %d rows of %d, %d apart, from %d on, in a buffer of %d elements",
-			o.Name, o.Rows, o.Cols, o.Stride, o.Offset, o.Buffer.Len()))
 	}
 	return opened, nil
 }

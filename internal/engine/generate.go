@@ -126,7 +126,7 @@ func nonFiniteOutput(op Op) (*Birth, error) {
 			num.Float32s(row, o.Buffer.DType(), host[(o.Offset+r*o.Stride)*size:])
 			if n := CountNonFinite(row); n > 0 {
 				if b.Count == 0 {
-					b.First = r*o.Cols + slices.IndexFunc(row, func(v float32) bool { return CountNonFinite([]float32{v}) > 0 })
+					b.First = r*o.Cols + slices.IndexFunc(row, nonFinite)
 				}
 				b.Count += n
 			}

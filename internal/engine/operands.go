@@ -1,5 +1,22 @@
 package engine
 
+import "fmt"
+
+// Check holds an operand to its buffer. The rotary table, learned positions and the cache end where the longest text does, which is for
+// the user to know: an error. Any other operand that leaves its buffer is our own mistake.
+func (o Operand) Check() error {
+	length := o.Buffer.Len()
+	if end := o.Offset + (o.Rows-1)*o.Stride + o.Cols; o.Rows > 0 && o.Offset >= 0 && o.Stride >= 0 && end <= length {
+		return nil
+	}
+	switch o.Name {
+	case "table", "positions", "kcache", "vcache":
+		return fmt.Errorf("%s holds %d positions, position %d is asked for", o.Name, length/o.Stride, o.Offset/o.Stride+o.Rows-1)
+	}
+	panic(fmt.Sprintf("BUG: %s: %d rows of %d, %d apart, from %d on, in a buffer of %d elements",
+		o.Name, o.Rows, o.Cols, o.Stride, o.Offset, length))
+}
+
 // flat is an operand of contiguous rows.
 func flat(name string, b Buffer, rows, cols int) Operand {
 	return Operand{name, b, 0, cols, rows, cols}

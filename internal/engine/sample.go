@@ -23,12 +23,14 @@ func Greedy(logits []float32) int {
 // CountNonFinite counts NaN and infinities, on the raw bits.
 func CountNonFinite(x []float32) (n int) {
 	for _, v := range x {
-		if math.Float32bits(v)&0x7f800000 == 0x7f800000 {
+		if nonFinite(v) {
 			n++
 		}
 	}
 	return n
 }
+
+func nonFinite(v float32) bool { return math.Float32bits(v)&0x7f800000 == 0x7f800000 }
 
 // Sampler draws a token. The same seed gives the same draws on every machine.
 type Sampler struct {

@@ -72,9 +72,6 @@ func (s *Session) Reset() error {
 // Len is the number of tokens seen.
 func (s *Session) Len() int { return s.pos }
 
-// Capacity is the number of tokens that the session has room for.
-func (s *Session) Capacity() int { return s.capacity }
-
 // Program lists the ops of one pass, in order.
 func (s *Session) Program() []Op { return append(append([]Op{}, s.body...), s.head...) }
 

@@ -220,27 +220,17 @@ func (b *Backend) matrix(w engine.Matrix) (weight, scale slot) {
 	return weight, b.float(w.Scale)
 }
 
-// check holds every operand to its buffer, because the GPU may write beyond one without an error. The rotary table, learned
-// positions and the cache end where the longest text does: an error. Anything else is our own mistake.
+// check holds every operand to its buffer, because the GPU may write beyond one without an error.
 func (b *Backend) check(op engine.Op) error {
 	out, in := op.Operands()
 	for _, list := range [2][]engine.Operand{out, in} {
 		for _, o := range list {
-			m, ok := o.Buffer.(*buffer)
-			if !ok || m.backend != b {
+			if m, ok := o.Buffer.(*buffer); !ok || m.backend != b {
 				panic(fmt.Sprintf("BUG: %v: %s is no buffer of this backend", op.Site(), o.Name))
 			}
-			end := o.Offset + (o.Rows-1)*o.Stride + o.Cols
-			if o.Rows > 0 && o.Offset >= 0 && o.Stride >= 0 && end <= m.n {
-				continue
+			if err := o.Check(); err != nil {
+				return &engine.OpError{Site: op.Site(), Err: fmt.Errorf("metal: %w", err)}
 			}
-			switch o.Name {
-			case "table", "positions", "kcache", "vcache":
-				return &engine.OpError{Site: op.Site(), Err: fmt.Errorf("metal: %s holds %d positions, position %d is asked for",
-					o.Name, m.n/o.Stride, o.Offset/o.Stride+o.Rows-1)}
-			}
-			panic(fmt.Sprintf("BUG: %v: %s: %d rows of %d, %d apart, from %d on, in a buffer of %d elements",
-				op.Site(), o.Name, o.Rows, o.Cols, o.Stride, o.Offset, m.n))
 		}
 	}
 	return nil
