@@ -56,10 +56,17 @@ var load = sync.OnceValue(func() error {
 	if err := Attach(lib); err != nil {
 		return err
 	}
+	objc.live = func() (n int) {
+		alive, _ := Alive(lib)
+		for _, k := range alive {
+			n += k
+		}
+		return n
+	}
 	for name, fn := range map[string]any{
 		"sel_registerName": &objc.sel, "objc_getClass": &objc.class, "objc_autoreleasePoolPush": &objc.push,
 		"objc_autoreleasePoolPop": &objc.pop, "MTLCreateSystemDefaultDevice": &objc.device,
-		"MTLCopyAllDevices": &objc.devices, "hostmetal_live_objects": &objc.live,
+		"MTLCopyAllDevices": &objc.devices,
 	} {
 		purego.RegisterLibFunc(fn, lib, name)
 	}

@@ -151,3 +151,24 @@ func Attach(handle uintptr) error {
 	}
 	return nil
 }
+
+// Alive counts the objects of the loaded library that were not released, by class: what a leak makes grow. The handle is Attach's.
+func Alive(handle uintptr) (map[string]int, error) {
+	fn, err := purego.Dlsym(handle, "hostmetal_alive")
+	if err != nil {
+		return nil, fmt.Errorf("host Metal device: %w", err)
+	}
+	var class func(i uintptr, n *int64) string
+	purego.RegisterFunc(&class, fn)
+	alive := map[string]int{}
+	for i := uintptr(0); ; i++ {
+		var n int64
+		name := class(i, &n)
+		if name == "" {
+			return alive, nil
+		}
+		if n != 0 {
+			alive[name] = int(n)
+		}
+	}
+}

@@ -1,13 +1,17 @@
 package hostmetal
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
 // A token of Metal source. Comments and preprocessor lines are not tokens.
 type token struct {
 	kind tokenKind
 	text string
-	at   int // byte offset in the source
-	line int // from 1
+	at   int    // byte offset in the source
+	line int    // from 1, or as #line says
+	file string // that #line names; else empty
 }
 
 type tokenKind byte
@@ -25,7 +29,7 @@ func (t token) end() int { return t.at + len(t.text) }
 // It never fails: what is no Metal is left to the compiler, which reports it better.
 func lex(src string) (tokens []token, macros map[string]string) {
 	macros = map[string]string{}
-	line, fresh := 1, true // fresh: only blanks since the line began
+	line, fresh, file := 1, true, "" // fresh: only blanks since the line began
 	for i := 0; i < len(src); {
 		c, rest := src[i], src[i:]
 		n := 0
@@ -54,6 +58,9 @@ func lex(src string) (tokens []token, macros map[string]string) {
 				macros[name] += body + "\n"
 			}
 			line += strings.Count(rest[:n], "\n")
+			if at, name, ok := lineDirective(rest[:n]); ok {
+				line, file = at-1, name
+			}
 			i += n
 			continue
 		}
@@ -78,7 +85,7 @@ func lex(src string) (tokens []token, macros map[string]string) {
 		default:
 			n = 1
 		}
-		tokens = append(tokens, token{kind, rest[:n], i, line})
+		tokens = append(tokens, token{kind, rest[:n], i, line, file})
 		i += n
 	}
 	return splitBrackets(tokens), macros
@@ -106,6 +113,12 @@ func directiveLength(s string) int {
 		}
 	}
 	return len(s)
+}
+
+// lineDirective reads #line 12 "file.metal": the number and the name of the next line.
+func lineDirective(s string) (line int, file string, ok bool) {
+	_, err := fmt.Sscanf(s, "#line %d %q", &line, &file)
+	return line, file, err == nil
 }
 
 func quotedLength(s string) int {
@@ -136,8 +149,8 @@ func splitBrackets(in []token) []token {
 				break
 			}
 			open = open[:max(0, len(open)-2)]
-			out = append(out, token{punctuation, "]", t.at, t.line})
-			t = token{punctuation, "]", t.at + 1, t.line}
+			out = append(out, token{punctuation, "]", t.at, t.line, t.file})
+			t = token{punctuation, "]", t.at + 1, t.line, t.file}
 		}
 		out = append(out, t)
 	}

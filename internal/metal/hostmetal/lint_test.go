@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"regexp"
@@ -99,7 +98,7 @@ func clangText(text string) string {
 
 // readFindings reads file:line:column, a separator, and text; from the instances of a template each finding comes once.
 func readFindings(output, separator string) (found []finding) {
-	for _, m := range regexp.MustCompile(`(?m)^(?:<stdin>|program_source|\w+\.metal):(\d+):\d+`+separator+`(.*)$`).FindAllStringSubmatch(output, -1) {
+	for _, m := range regexp.MustCompile(`(?m)^(?:<stdin>|program_source|\w+\.(?:metal|h)):(\d+):\d+`+separator+`(.*)$`).FindAllStringSubmatch(output, -1) {
 		line, _ := strconv.Atoi(m[1])
 		found = append(found, finding{line, m[2]})
 	}
@@ -121,18 +120,14 @@ func findClang(t *testing.T) string {
 
 func TestLint(t *testing.T) {
 	clang := findClang(t)
-	files, err := fs.Glob(shaders.FS, "*.metal")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("%d shaders: %v", len(files), err)
-	}
-	for _, file := range files {
+	for _, file := range shaders.Files() {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel()
-			text, err := fs.ReadFile(shaders.FS, file)
+			text, err := shaders.Source(file, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			found, err := lint(clang, string(text))
+			found, err := lint(clang, text)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,6 +1,7 @@
 package hostmetal
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"slices"
@@ -97,7 +98,7 @@ func parse(text string) (*source, error) {
 func (s *source) fail(t token, format string, args ...any) {
 	if s.err == nil {
 		column := t.at - strings.LastIndexByte(s.text[:t.at], '\n')
-		s.err = fmt.Errorf("%s:%d:%d: error: %s", s.file, t.line, column, fmt.Sprintf(format, args...))
+		s.err = fmt.Errorf("%s:%d:%d: error: %s", cmp.Or(t.file, s.file), t.line, column, fmt.Sprintf(format, args...))
 	}
 }
 

@@ -1,14 +1,10 @@
 #include "objc.h"
 
-#include <atomic>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static std::atomic<long> live_objects;
-EXPORT long hostmetal_live_objects() { return live_objects.load(); }
 
 void objc_raise(const char* exception, const char* fmt, ...) {
     char reason[1024];
@@ -115,6 +111,14 @@ EXPORT Class* objc_getClass(const char* name) {
     for (Class* const* c = client_classes; *c; ++c)
         if ((*c)->class_methods && !strcmp((*c)->name, name)) return *c;
     return 0;
+}
+// The name of class i and how many instances it has; null after the last class.
+EXPORT const char* hostmetal_alive(size_t i, int64_t* n) {
+    const size_t most = sizeof foundation / sizeof *foundation - 1;
+    Class* const* c = i < most ? &foundation[i] : &client_classes[i - most];
+    if (!*c) return 0;
+    *n = __atomic_load_n(&(*c)->alive, __ATOMIC_RELAXED);
+    return (*c)->name;
 }
 EXPORT Class* object_getClass(id o) { return o ? o->isa : 0; }
 
@@ -224,7 +228,7 @@ id objc_new(Class* c) {
     id o = (id)calloc(1, c->size);
     o->isa = c;
     o->refs = 1;
-    ++live_objects;
+    __atomic_fetch_add(&c->alive, 1, __ATOMIC_RELAXED);
     return o;
 }
 id objc_keep(id o) {
@@ -248,7 +252,7 @@ static void bury(id o) {
 void objc_drop(id o) {
     if (!o || immortal(o) || __atomic_fetch_sub(&o->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
     if (o->isa->dealloc) o->isa->dealloc(o);
-    --live_objects;
+    __atomic_fetch_sub(&o->isa->alive, 1, __ATOMIC_RELAXED);
     bury(o);
 }
 
