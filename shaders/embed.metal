@@ -4,13 +4,9 @@ using namespace metal;
 #pragma METAL fp math_mode(safe)
 #pragma METAL fp contract(off)
 
-struct EmbedArgs { uint dim, hasPositions; float factor; };
+#include "widen.h"
 
-// The weight's types as float. A bfloat16 is the upper half of a float.
-inline float widen(float w) { return w; }
-inline float widen(half w) { return float(w); }
-inline float widen(ushort w) { return as_type<float>(uint(w) << 16); }
-inline float widen(char w) { return float(w); }
+struct EmbedArgs { uint dim, hasPositions; float factor; };
 
 // Only int8 weights have a scale for each row.
 template <typename W>

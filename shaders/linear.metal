@@ -4,17 +4,9 @@ using namespace metal;
 #pragma METAL fp math_mode(safe)
 #pragma METAL fp contract(off)
 
-struct LinearArgs { uint rows, cols, tokens, hasBias; };
+#include "widen.h"
 
-// The weight's types as float, one or four at a time. A bfloat16 is the upper half of a float.
-inline float widen(float w) { return w; }
-inline float widen(half w) { return float(w); }
-inline float widen(ushort w) { return as_type<float>(uint(w) << 16); }
-inline float widen(char w) { return float(w); }
-inline float4 widen(float4 w) { return w; }
-inline float4 widen(half4 w) { return float4(w); }
-inline float4 widen(ushort4 w) { return as_type<float4>(uint4(w) << 16u); }
-inline float4 widen(char4 w) { return float4(w); }
+struct LinearArgs { uint rows, cols, tokens, hasBias; };
 
 // Elements k to k+3 of a row of n, 0 from n on. Only rows of whole vectors are aligned for vector loads.
 template <typename E>

@@ -2,7 +2,6 @@ package fault
 
 import (
 	"errors"
-	"io/fs"
 	"testing"
 
 	"llmrun/shaders"
@@ -10,17 +9,14 @@ import (
 
 // TestAppliesOnce makes every fault in the shaders that ship: each edit has one place, and no other file changes.
 func TestAppliesOnce(t *testing.T) {
-	files, err := fs.Glob(shaders.FS, "*.metal")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no shaders: %v", err)
-	}
+	files := append(shaders.Files(), shaders.Headers()...)
 	for _, f := range All() {
 		named := map[string]bool{}
 		for _, e := range f.Edits {
 			named[e.File] = true
 		}
 		for _, file := range files {
-			text, err := fs.ReadFile(shaders.FS, file)
+			text, err := shaders.FS.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -65,10 +61,10 @@ func TestEditRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for source, want := range map[string]string{
-		"tanh(u)": `fault gelu-unclamped: activate.metal: want "clamp(u, -15.0f, 15.0f)" once, found it 0 times`,
-		"clamp(u, -15.0f, 15.0f) clamp(u, -15.0f, 15.0f)": `fault gelu-unclamped: activate.metal: want "clamp(u, -15.0f, 15.0f)" once, found it 2 times`,
+		"tanh(u)": `fault gelu-unclamped: activation.h: want "clamp(u, -15.0f, 15.0f)" once, found it 0 times`,
+		"clamp(u, -15.0f, 15.0f) clamp(u, -15.0f, 15.0f)": `fault gelu-unclamped: activation.h: want "clamp(u, -15.0f, 15.0f)" once, found it 2 times`,
 	} {
-		if _, err := f.Edit("activate.metal", source); err == nil || err.Error() != want {
+		if _, err := f.Edit("activation.h", source); err == nil || err.Error() != want {
 			t.Errorf("%q:\n got %v\nwant %s", source, err, want)
 		}
 	}

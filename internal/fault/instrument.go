@@ -18,7 +18,7 @@ var instrumentFaults = []Fault{
 	{ID: "tie-to-last-id", What: "among equal logits the highest id is chosen, not the lowest",
 		Choose: tieToLast, Model: golden + "v2", ComputeType: "float16", Text: "1,94,70", Want: born(1, engine.NoLayer, "sample", engine.FamilySample).healedBy("").because("same highest logit")},
 	{ID: "nan-laundered", What: "NaN logits are replaced by 0 before the token is chosen, so that they become id 0",
-		Edits: in("activate.metal", "clamp(u, -15.0f, 15.0f)", "u"), FastMath: true,
+		Edits: in("activation.h", "clamp(u, -15.0f, 15.0f)", "u"), FastMath: true,
 		Wrap: after(func(op engine.Op) {
 			if o, ok := op.(*engine.Linear); ok && op.Family() == engine.FamilyLMHead {
 				each(o.Out, 0, 1, o.W.Rows, func(v float32) float32 {

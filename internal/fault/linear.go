@@ -54,7 +54,7 @@ var linearFaults = []Fault{
 		Edits: in("linear.metal", "float4(scale[row.x], scale[row.y], scale[row.z], scale[row.w])", "float4(scale[row.x])"),
 		Model: golden + "m_gemma18", Text: seven, Want: born(0, 0, qkv, linear).healedBy(matrixProducts)},
 	{ID: "linear-int8-unsigned", What: "int8 weights are widened as if they had no sign",
-		Edits: in("linear.metal", "inline float4 widen(char4 w) { return float4(w); }",
+		Edits: in("widen.h", "inline float4 widen(char4 w) { return float4(w); }",
 			"inline float4 widen(char4 w) { return float4(float(uchar(w.x)), float(uchar(w.y)), float(uchar(w.z)), float(uchar(w.w))); }"),
 		Model: golden + "m_gemma18", Text: seven, Want: born(0, 0, qkv, linear).healedBy(matrixProducts)},
 }

@@ -41,16 +41,16 @@ var unguarded = strings.NewReplacer("precise::", "", "clamp(u, -15.0f, 15.0f)", 
 
 // hasGuards tells whether unguarded changes the kernel.
 func hasGuards(kernel string) bool {
-	text, err := shaders.FS.ReadFile(strings.TrimSuffix(kernel, "4") + ".metal")
+	text, err := shaders.Source(strings.TrimSuffix(kernel, "4")+".metal", nil)
 	if err != nil {
 		panic("BUG: " + err.Error())
 	}
-	return unguarded.Replace(string(text)) != string(text)
+	return unguarded.Replace(text) != text
 }
 
 // divisions are those whose divisor may be large, as fast math computes them: by the divisor's reciprocal. The host device's compiler divides in either mode.
 var divisions = map[string][]string{
-	"activate.metal": {"x / (1.0f + precise::exp(-x))", "fast::divide(x, 1.0f + precise::exp(-x))",
+	"activation.h": {"x / (1.0f + precise::exp(-x))", "fast::divide(x, 1.0f + precise::exp(-x))",
 		"1.0f / (1.0f + precise::exp(-x))", "fast::divide(1.0f, 1.0f + precise::exp(-x))",
 		"x / (1.0f + precise::exp(-1.702f * x))", "fast::divide(x, 1.0f + precise::exp(-1.702f * x))"},
 	"softcap.metal": {"float(x[i]) / args.cap", "fast::divide(float(x[i]), args.cap)"},

@@ -2,7 +2,6 @@ package metal
 
 import (
 	"fmt"
-	"io/fs"
 	"strings"
 
 	"llmrun/internal/num"
@@ -53,23 +52,13 @@ func nameOf(names []string, i int) string {
 	return names[i]
 }
 
-// compileAll compiles every shader, by file name without its extension. edit, if not nil, may change a text first.
+// compileAll compiles every shader, by file name without its extension. edit, if not nil, may change the text of a file first.
 func compileAll(d device, o compileOptions, edit func(file, source string) (string, error)) (map[string]library, error) {
 	libraries := map[string]library{}
-	files, err := fs.Glob(shaders.FS, "*.metal")
-	if err != nil {
-		return nil, err
-	}
-	for _, file := range files {
-		text, err := fs.ReadFile(shaders.FS, file)
+	for _, file := range shaders.Files() {
+		source, err := shaders.Source(file, edit)
 		if err != nil {
 			return libraries, err
-		}
-		source := string(text)
-		if edit != nil {
-			if source, err = edit(file, source); err != nil {
-				return libraries, fmt.Errorf("%s: %w", file, err)
-			}
 		}
 		lib, err := d.newLibrary(source, o)
 		if lib.isNil() {

@@ -2,7 +2,6 @@ package metal
 
 import (
 	"fmt"
-	"io/fs"
 	"reflect"
 	"regexp"
 	"strings"
@@ -32,16 +31,12 @@ var (
 func readShaders(t *testing.T) map[string]shader {
 	t.Helper()
 	all := map[string]shader{}
-	files, err := fs.Glob(shaders.FS, "*.metal")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("%d shaders: %v", len(files), err)
-	}
-	for _, file := range files {
-		text, err := fs.ReadFile(shaders.FS, file)
+	for _, file := range shaders.Files() {
+		text, err := shaders.Source(file, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		structs, kernels := structText.FindAllStringSubmatch(string(text), -1), kernelText.FindAllStringSubmatch(string(text), -1)
+		structs, kernels := structText.FindAllStringSubmatch(text, -1), kernelText.FindAllStringSubmatch(text, -1)
 		if len(structs) != 1 || len(kernels) != 1 || kernels[0][1]+".metal" != file {
 			t.Fatalf("%s: want one args struct and one kernel of the file's name, found %d and %d", file, len(structs), len(kernels))
 		}
@@ -58,7 +53,7 @@ func readShaders(t *testing.T) map[string]shader {
 			}
 			s.parameters = append(s.parameters, p[1])
 		}
-		for _, m := range instanceText.FindAllStringSubmatch(string(text), -1) {
+		for _, m := range instanceText.FindAllStringSubmatch(text, -1) {
 			if m[2] != m[3] {
 				t.Errorf("%s: instance %s declares %s as %s", file, m[1], m[3], m[2])
 			}
