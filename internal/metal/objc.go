@@ -66,7 +66,7 @@ func signature[F any](msgSend uintptr) F {
 		return f.(F)
 	}
 	var f F
-	purego.RegisterFunc(&f, msgSend)
+	register(&f, msgSend)
 	signatures[t] = f
 	return f
 }
@@ -119,7 +119,7 @@ var load = sync.OnceValues(func() (source, error) {
 		if err != nil {
 			return s, err
 		}
-		purego.RegisterFunc(f, p)
+		register(f, p)
 	}
 	msgSend, err := s.symbol("objc_msgSend")
 	if err != nil {
