@@ -17,10 +17,15 @@ import (
 
 // Run runs the suite. open gives a fresh backend, which Run closes.
 func Run(t *testing.T, open func() (engine.Backend, error)) {
-	t.Run("ops", func(t *testing.T) { ops(t, opened(t, open)) })
+	Ops(t, open, func(string) bool { return true })
 	for name, property := range properties {
 		t.Run(name, func(t *testing.T) { property(t, opened(t, open)) })
 	}
+}
+
+// Ops runs the table alone, those cases whose names keep holds to.
+func Ops(t *testing.T, open func() (engine.Backend, error), keep func(name string) bool) {
+	t.Run("ops", func(t *testing.T) { ops(t, opened(t, open), keep) })
 }
 
 func opened(t *testing.T, open func() (engine.Backend, error)) engine.Backend {
@@ -45,9 +50,12 @@ type used struct {
 	ulp            float64 // see finding.ulp
 }
 
-func ops(t *testing.T, b engine.Backend) {
+func ops(t *testing.T, b engine.Backend, keep func(name string) bool) {
 	summary := map[string]*used{}
 	for _, c := range Cases() {
+		if !keep(c.Name) {
+			continue
+		}
 		t.Run(c.Name, func(t *testing.T) {
 			for _, f := range check(t, b, c.Build(t, b)) {
 				name, _, _ := strings.Cut(c.Name, "/")

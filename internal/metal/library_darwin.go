@@ -29,3 +29,14 @@ func openLibraries() (source, error) {
 	}
 	return s, nil
 }
+
+// openMPS loads MetalPerformanceShaders, too.
+func openMPS(s source) (source, error) {
+	const path = "/System/Library/Frameworks/MetalPerformanceShaders.framework/MetalPerformanceShaders"
+	h, err := purego.Dlopen(path, purego.RTLD_NOW|purego.RTLD_GLOBAL)
+	if err != nil {
+		return s, fmt.Errorf("metal: load %s: %w", path, err)
+	}
+	s.handles = append(s.handles, h)
+	return s, nil
+}

@@ -30,3 +30,6 @@ func openLibraries() (source, error) {
 	}
 	return source{handles: []uintptr{handle}, host: true, compiler: info.Compiler, cache: filepath.Dir(info.Path)}, nil
 }
+
+// openMPS has nothing to load: hostmetal's library has MetalPerformanceShaders in it.
+func openMPS(s source) (source, error) { return s, nil }

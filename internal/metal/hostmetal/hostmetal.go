@@ -46,7 +46,7 @@ func Library() (Info, error) {
 	if err != nil {
 		return Info{}, err
 	}
-	inputs := []string{"native/runtime/exec.cpp", "native/runtime/objc.cpp", "native/runtime/device.cpp", "native/runtime/command.cpp"}
+	inputs := []string{"native/runtime/exec.cpp", "native/runtime/objc.cpp", "native/runtime/device.cpp", "native/runtime/command.cpp", "native/runtime/mps.cpp"}
 	flags := c.flags()
 	path, err := cached(key("hostmetal", c, flags, ""), func(dir string) (string, error) {
 		return "lib.so", c.run(dir, flags, nil, inputs, "lib.so", "-lpthread", "-ldl")

@@ -280,7 +280,8 @@ Class Pipeline_ = PRIVATE_CLASS("MTLComputePipelineState", Pipeline, pipeline_de
 Class Buffer_ = PRIVATE_CLASS("MTLBuffer", Buffer, buffer_dealloc, buffer_methods);
 Class CompileOptions_ = {{0, -1}, "MTLCompileOptions", &NSObject_, sizeof(CompileOptions), 0, options_methods, options_class_methods, 0, 0};
 
-Class* const client_classes[] = {&Device_, &Library_, &Function_, &Pipeline_, &Buffer_, &Queue_, &CommandBuffer_, &Encoder_, &CompileOptions_, 0};
+Class* const client_classes[] = {&Device_, &Library_, &Function_, &Pipeline_, &Buffer_, &Queue_, &CommandBuffer_, &Encoder_, &CompileOptions_,
+                                &MatrixDescriptor_, &Matrix_, &MatrixMultiplication_, 0};
 
 EXPORT id MTLCreateSystemDefaultDevice() {
     objc_init();

@@ -1,5 +1,5 @@
 // The Metal objects: device.cpp makes devices, buffers, libraries and pipelines; command.cpp records
-// and executes commands.
+// and executes commands; mps.cpp multiplies matrices.
 #pragma once
 #include "exec.h"
 #include "objc.h"
@@ -72,6 +72,7 @@ struct Encoder : Object {
 
 extern Class Device_, CompileOptions_, Library_, Function_, Pipeline_, Buffer_;  // device.cpp
 extern Class Queue_, CommandBuffer_, Encoder_;                                   // command.cpp
+extern Class MatrixDescriptor_, Matrix_, MatrixMultiplication_;                  // mps.cpp
 
 template <class T> T* make(Class& c) { return (T*)objc_new(&c); }
 #define PRIVATE_CLASS(name, T, dealloc, methods) {{0, -1}, name, &NSObject_, sizeof(T), dealloc, methods, 0, 0, 0}
