@@ -181,14 +181,14 @@ func (o *opened) eos() []int {
 
 // openBackend opens "cpu" or "metal" for a model under the flags' compute type.
 func (f *modelFlags) openBackend(name string, m *ctconv.Model, o metal.Options) (engine.Backend, error) {
-	activations, err := engine.Activations(m, f.computeType)
+	compute, err := engine.ComputeAs(m, f.computeType)
 	if err != nil {
 		return nil, err
 	}
 	if name == "cpu" {
 		return cpuref.Open(cpuref.Options{Threads: f.threads}), nil
 	}
-	o.Activations = activations
+	o.Activations = compute.Activations
 	return metal.Open(o)
 }
 

@@ -151,7 +151,11 @@ func (f *compareFlags) run(ctx context.Context, a *app) error {
 }
 
 func (f *compareFlags) compare(ctx context.Context, a *app, o *opened, reference, candidate engine.Backend, prompts []parity.Prompt) (*parity.Comparison, error) {
-	options := parity.Options{MaxTokens: f.maxTokens, EOS: o.eos(), Strict: f.strict, AllowVacuous: f.allowVacuous, RequireAll: f.requireAll}
+	compute, err := engine.ComputeAs(o.Model, f.computeType)
+	if err != nil {
+		return nil, err
+	}
+	options := parity.Options{Quantized: compute.Quantized, MaxTokens: f.maxTokens, EOS: o.eos(), Strict: f.strict, AllowVacuous: f.allowVacuous, RequireAll: f.requireAll}
 	options.Reference, options.Candidate = f.sides()
 	options.Open = func(side string) (engine.Backend, error) { return f.openSide(side, o.Model) }
 	f.detective.options(&options)

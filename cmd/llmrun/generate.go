@@ -118,7 +118,11 @@ func (f *generateFlags) run(ctx context.Context, a *app) error {
 		return err
 	}
 	defer backend.Close()
-	decoder, err := engine.Load(o.Model, backend)
+	compute, err := engine.ComputeAs(o.Model, f.computeType)
+	if err != nil {
+		return err
+	}
+	decoder, err := compute.Load(o.Model, backend)
 	if err != nil {
 		return err
 	}
@@ -131,7 +135,7 @@ func (f *generateFlags) run(ctx context.Context, a *app) error {
 		return err
 	}
 	session.Tap = trace.Tap(backend.Name(), "prompt")
-	g := &generation{flags: f, app: a, model: o, session: session, prompt: prompt, backend: backend, load: time.Since(began)}
+	g := &generation{flags: f, app: a, model: o, session: session, prompt: prompt, backend: backend, compute: compute, load: time.Since(began)}
 	err = g.run(ctx)
 	if e := closeTrace(); err == nil {
 		err = e
@@ -180,6 +184,7 @@ type generation struct {
 	model   *opened
 	session *engine.Session
 	backend engine.Backend
+	compute engine.Compute
 	prompt  []int
 
 	load, prefill, decode time.Duration
@@ -314,7 +319,7 @@ func (g *generation) summary(n int) string {
 	if n > 1 { // the first one is part of the prompt's time
 		s += fmt.Sprintf(", %.1f tok/s", rate(n-1, g.decode))
 	}
-	return s + fmt.Sprintf(" · peak %.2f GB · %s %v", float64(peakBytes())/1e9, g.backend.Name(), g.backend.Activations())
+	return s + fmt.Sprintf(" · peak %.2f GB · %s %v", float64(peakBytes())/1e9, g.backend.Name(), g.compute)
 }
 
 func (g *generation) result(ids []int, text string, finish engine.Finish) generateResult {
@@ -327,7 +332,7 @@ func (g *generation) result(ids []int, text string, finish engine.Finish) genera
 		Stats: generateStats{
 			PromptTokens: len(g.prompt), PromptSeconds: g.prefill.Seconds(), NewTokens: len(ids),
 			DecodeSeconds: g.decode.Seconds(), LoadSeconds: g.load.Seconds(), PeakBytes: peakBytes(),
-			ComputeType: g.backend.Activations().String(), Device: g.backend.Name(), RequestThreads: g.flags.threads,
+			ComputeType: g.compute.String(), Device: g.backend.Name(), RequestThreads: g.flags.threads,
 		},
 	}
 }

@@ -24,6 +24,7 @@ type Backend struct {
 	kernels *kernel.Set
 	err     error // the first failure
 	x       []float32
+	q       kernel.Quantized
 	used    uint64 // bytes of all buffers made
 }
 

@@ -23,6 +23,8 @@
 //	LayerNorm m = dot(x, 1)/Dim;  d = x - m;  inv = 1 / √(dot(d,d)/Dim + Eps) in float64, rounded at the end;
 //	          out = ((d·inv)·w) + bias
 //	Linear    dot(w, x) + bias; without a bias nothing is added
+//	          quantized: a = 127 / max|x|, 1 where that is infinite;  q = x·a to the nearest integer, ties to even;  c = Σ q·w, an
+//	          integer;  ((c·(1/a)) / scale) + bias;  NaN where a row of x has a NaN or an infinity
 //	RoPE      out_a = (a·c) - (b·s);  out_b = (b·c) + (a·s);  elements from RotaryDim on are copied
 //	KVWrite   a copy
 //	Scores    dot(q, k) · Scale over the Dim elements of a head; +0 where the row does not attend

@@ -47,15 +47,25 @@ func (in operands) matrix() kernel.Matrix {
 
 func (b *Backend) linear(o *engine.Linear, out, in operands) {
 	w, bias, dst := in.matrix(), in.get("bias"), out.get("out")
-	x := b.floats(in.get("x"))
 	rows := o.Rows()
+	var x kernel.Floats
+	var q kernel.Quantized
+	if o.Quantized {
+		q = b.quantize(in.get("x"), o.Truncated)
+	} else {
+		x = b.floats(in.get("x"))
+	}
 	tokens, block := b.pool.cut(rows, w)
 	tBlocks := blocks(rows, tokens)
 	b.pool.each(blocks(w.Rows, block)*tBlocks, rows*w.Rows*w.Cols, func(s *scratch, item int) {
 		n0, n1 := span(item/tBlocks, w.Rows, block)
 		t0, t1 := span(item%tBlocks, rows, tokens)
 		y := dst.room(s, 0, t0, t1-t0, n0, n1-n0)
-		b.kernels.Product(&s.Temp, y, kernel.Floats{Data: x.Data[t0*x.Stride:], Stride: x.Stride}, t1-t0, w.Span(n0, n1))
+		if o.Quantized {
+			b.kernels.QuantizedProduct(&s.Temp, y, q.From(t0), t1-t0, w.Span(n0, n1))
+		} else {
+			b.kernels.Product(&s.Temp, y, kernel.Floats{Data: x.Data[t0*x.Stride:], Stride: x.Stride}, t1-t0, w.Span(n0, n1))
+		}
 		for t := range t1 - t0 {
 			if row := y.Data[t*y.Stride:][:n1-n0]; bias.exists() {
 				b.kernels.Add(row, row, bias.row(s, 1, 0, n0, n1-n0))
@@ -96,4 +106,19 @@ func (b *Backend) floats(o operand) kernel.Floats {
 	x := b.x[:o.Rows*o.Cols]
 	b.pool.each(o.Rows, len(x), func(_ *scratch, r int) { o.read(x[r*o.Cols:][:o.Cols], r, 0) })
 	return kernel.Floats{Data: x, Stride: o.Cols}
+}
+
+// quantize gives all of an operand as int8, good until the next call.
+func (b *Backend) quantize(o operand, truncate bool) kernel.Quantized {
+	if n := o.Rows * o.Cols; cap(b.q.Data) < n {
+		b.q.Data = make([]int8, n)
+	}
+	if cap(b.q.Inverse) < o.Rows {
+		b.q.Inverse = make([]float32, o.Rows)
+	}
+	q := kernel.Quantized{Data: b.q.Data[:o.Rows*o.Cols], Stride: o.Cols, Inverse: b.q.Inverse[:o.Rows]}
+	b.pool.each(o.Rows, o.Rows*o.Cols, func(s *scratch, r int) {
+		b.kernels.Quantize(&s.Temp, q, r, o.row(s, 0, r, 0, o.Cols), truncate)
+	})
+	return q
 }

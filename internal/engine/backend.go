@@ -24,7 +24,7 @@ type View struct {
 // Matrix is a weight [Rows, Cols], row-major, in the type that the file stores.
 type Matrix struct {
 	Buffer     Buffer // float32, float16, bfloat16 or int8
-	Scale      Buffer // int8 only: float32 [Rows]; the weight is float32(q)·Scale[row], rounded to float32
+	Scale      Buffer // int8 only: float32 [Rows]; the weight is float32(q)·Scale[row], rounded to float32, but see Linear
 	Rows, Cols int
 }
 
@@ -46,6 +46,16 @@ type Backend interface {
 	// Sync waits for all ops run so far and returns the first failure, which names the op's site. It stays failed.
 	Sync() error
 	Close() error
+}
+
+// Fuser is a backend that can run several ops as one kernel. Whoever looks at buffers between two ops sees them as without: then no
+// kernel is fused over that place.
+type Fuser interface {
+	// Fusions names the fused kernels, and Stands what each stands for: "scores+softmax+context".
+	Fusions() []string
+	Stands(name string) string
+	// SetFusion says whether a kernel is used from the next op on.
+	SetFusion(name string, on bool)
 }
 
 // Router is a backend made of two: ops that Move names run on To, all others on Backend, all on Backend's buffers.

@@ -52,10 +52,16 @@ type attention struct {
 	scale        float32 // of q·k
 }
 
-// Load builds a decoder from what the file holds; nothing is guessed from a model's name. Variables that it does not
-// understand are refused by name. The model must stay open while the decoder is used.
-func Load(m *ctconv.Model, b Backend) (*Decoder, error) {
-	w := &weights{m: m, b: b, used: map[string]bool{}, matrices: map[string]Buffer{}}
+// Load builds a decoder from what the file holds, with weights that are widened; nothing is guessed from a model's name. Variables that it
+// does not understand are refused by name. The model must stay open while the decoder is used.
+func Load(m *ctconv.Model, b Backend) (*Decoder, error) { return load(m, b, false) }
+
+// Load builds a decoder as Load does, but computes it as c says, on a backend of c's activations. To quantize a file of floats means
+// every matrix of it, and the backend then holds a copy of its own.
+func (c Compute) Load(m *ctconv.Model, b Backend) (*Decoder, error) { return load(m, b, c.Quantized) }
+
+func load(m *ctconv.Model, b Backend, quantized bool) (*Decoder, error) {
+	w := &weights{m: m, b: b, quantized: quantized, used: map[string]bool{}, matrices: map[string]loaded{}}
 	d := &Decoder{backend: b, Config: readConfig(w)}
 	d.embed = w.matrix("decoder/embeddings/weight", -1, -1)
 	d.Vocabulary, d.Dim = d.embed.Rows, d.embed.Cols

@@ -299,22 +299,19 @@ func TestRouterHeals(t *testing.T) {
 	}
 }
 
-func TestActivations(t *testing.T) {
-	for _, c := range []struct {
-		model, computeType string
-		want               num.DType
-		fails              string
-	}{
-		{"m_llama", "auto", num.Float32, ""}, {"m_f16", "auto", num.Float32, ""}, {"m_f16", "float16", num.Float16, ""},
-		{"m_gemma18", "float32", num.Float32, ""}, {"m_gemma18", "auto", 0, "does not compute that yet"},
-		{"m_llama", "int8", 0, "does not compute that yet"}, {"m_llama", "float8", 0, `got "float8"`},
+func TestComputeAs(t *testing.T) {
+	for _, c := range []struct{ model, computeType, want, fails string }{
+		{"m_llama", "auto", "float32", ""}, {"m_f16", "auto", "float32", ""}, {"m_f16", "float16", "float16", ""},
+		{"m_gemma18", "float32", "float32", ""}, {"m_gemma18", "auto", "int8_float32", ""}, {"m_f16", "int8", "int8_float32", ""},
+		{"m_llama", "int8_float16", "int8_float16", ""},
+		{"m_llama", "int16", "", "does not compute that yet"}, {"m_llama", "float8", "", `got "float8"`},
 	} {
 		m, err := ctconv.Open(filepath.Join(goldenDir, c.model))
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := engine.Activations(m, c.computeType)
-		if c.fails == "" && (err != nil || got != c.want) || c.fails != "" && (err == nil || !strings.Contains(err.Error(), c.fails)) {
+		got, err := engine.ComputeAs(m, c.computeType)
+		if c.fails == "" && (err != nil || got.String() != c.want) || c.fails != "" && (err == nil || !strings.Contains(err.Error(), c.fails)) {
 			t.Errorf("%s as %s: want %v %q, got %v (%v)", c.model, c.computeType, c.want, c.fails, got, err)
 		}
 		m.Close()

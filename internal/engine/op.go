@@ -9,6 +9,8 @@ type Op interface {
 	Pass() *Pass
 	// Operands names what the op writes and what it reads, with its extent in this pass. A nil buffer is left out.
 	Operands() (out, in []Operand)
+	// AppendOperands appends them, so that who asks again and again need not allocate.
+	AppendOperands(out, in []Operand) (_, _ []Operand)
 }
 
 // Operand is a piece of a buffer that an op reads or writes: Rows rows of Cols elements, row r beginning at
@@ -86,12 +88,24 @@ type LayerNorm struct {
 // Linear multiplies each row of x [rows, W.Cols] by a weight, into out [rows, W.Rows]:
 //
 //	out[t,n] = Σ_k x[t,k]·W[n,k] + bias[n]
+//
+// A quantized one multiplies int8 by int8, and W.Scale then holds what the file stores, which divides:
+//
+//	a[t] = 127 / max_k |x[t,k]|, or 1 where that is infinite     q[t,k] = x[t,k]·a[t], rounded to the nearest integer, ties to even
+//	out[t,n] = (Σ_k q[t,k]·W[n,k]) · (1/a[t]) / Scale[n] + bias[n]
+//
+// The sum is exact (see MaxQuantizedCols), and everything else rounds to float32 at each step in the order written, so q and a backend's
+// float32 result are one for all. A row with a NaN or an infinity gives NaN.
+// Source: CTranslate2 src/layers/common.cc, src/cpu/kernels.cc. On x86 it rounds x·a + 128 to a uint8 instead, which is another
+// integer for a few of a million values, where float32 makes a tie; and without VNNI its sums of pairs may saturate.
 type Linear struct {
 	Place
-	Out  Buffer
-	X    Buffer
-	W    Matrix
-	Bias Buffer // float32 [W.Rows], or nil
+	Out       Buffer
+	X         Buffer
+	W         Matrix
+	Bias      Buffer // float32 [W.Rows], or nil
+	Quantized bool   // W is int8
+	Truncated bool   // q is rounded toward zero, as in binary versions before 5
 }
 
 // RoPE rotates pairs in each of Heads heads of Dim elements of X, into out [rows, Heads·Dim]. With a pair (a, b), a position

@@ -33,7 +33,7 @@ func (s *Session) build() error {
 	b.layer = NoLayer
 	h, ops := b.norm("final_norm", x, b.d.norm)
 	s.logits = b.buf("lm_head")
-	s.head = append(s.head, ops, &Linear{b.at("lm_head", FamilyLMHead), s.logits, h, b.d.head.w, b.d.head.bias})
+	s.head = append(s.head, ops, b.d.head.op(b.at("lm_head", FamilyLMHead), s.logits, h))
 	if b.d.LogitCap != 0 {
 		capped := b.buf("logits")
 		s.head = append(s.head, &SoftCap{b.at("logits", FamilyLMHead), capped, s.logits, b.d.Vocabulary, b.d.LogitCap})
@@ -137,7 +137,11 @@ func (b *builder) headNorm(site string, x View, n norm, heads int, ops []Op) (Vi
 
 func (b *builder) linear(site string, x Buffer, l linear) (Buffer, Op) {
 	out := b.buf(site)
-	return out, &Linear{b.at(site, FamilyLinear), out, x, l.w, l.bias}
+	return out, l.op(b.at(site, FamilyLinear), out, x)
+}
+
+func (l *linear) op(at Place, out, x Buffer) Op {
+	return &Linear{at, out, x, l.w, l.bias, l.quantized, l.truncated}
 }
 
 func (b *builder) rope(site string, x View, l *layer, table Buffer, heads int, ops []Op) (View, []Op) {

@@ -13,11 +13,18 @@ import (
 // weights reads variables of a model file onto a backend. It remembers which were asked for: what is left over in the end
 // asks for something that this decoder does not compute, and the file is refused.
 type weights struct {
-	m        *ctconv.Model
-	b        Backend
-	used     map[string]bool
-	matrices map[string]Buffer // by the variable that holds the data, so that tied weights are uploaded once
-	err      error             // the first; all reads after it do nothing
+	m         *ctconv.Model
+	b         Backend
+	quantized bool // linears multiply int8 by int8
+	used      map[string]bool
+	matrices  map[string]loaded // by the variable that holds the data, so that tied weights are uploaded once
+	err       error             // the first; all reads after it do nothing
+}
+
+// loaded is a matrix on the backend, and what the rows of an int8 one are to be divided by.
+type loaded struct {
+	buffer   Buffer
+	divisors []float32
 }
 
 // norm is the weight of a LayerNorm, or of an RMSNorm, which has no bias.
@@ -29,8 +36,9 @@ type norm struct {
 
 // linear is a weight [out, in] and its bias, if it has one.
 type linear struct {
-	w    Matrix
-	bias Buffer
+	w                    Matrix
+	bias                 Buffer
+	quantized, truncated bool // see Linear
 }
 
 func (w *weights) fail(err error) {
@@ -119,48 +127,87 @@ func (w *weights) buffer(v []float32) Buffer {
 // vector reads a float variable of n elements into a float32 buffer.
 func (w *weights) vector(name string, n int) Buffer { return w.buffer(w.floats(name, n)) }
 
-// matrix reads a weight [rows, cols]; -1 is any number.
-func (w *weights) matrix(name string, rows, cols int) Matrix {
+// load reads a weight [rows, cols]; -1 is any number.
+func (w *weights) load(name string, rows, cols int) (Matrix, []float32) {
 	w.used[name] = true
 	t, err := w.m.Want(name, rows, cols)
 	if err != nil {
 		w.fail(err)
-		return Matrix{}
-	}
-	m := Matrix{Rows: t.Shape[0], Cols: t.Shape[1]}
-	switch {
-	case t.DType.IsFloat():
-	case t.DType == num.Int8:
-		m.Scale = w.rowScale(name+"_scale", m.Rows)
-	default:
-		w.refuse(name, t.DType.String()+" weights")
-		return Matrix{}
+		return Matrix{}, nil
 	}
 	holder := name
 	if t.AliasOf != "" {
 		holder = t.AliasOf
 	}
-	if w.err == nil && w.matrices[holder] == nil {
-		w.matrices[holder], err = w.b.Upload(t)
-		w.fail(err)
+	l, ok := w.matrices[holder]
+	if !ok {
+		switch {
+		case t.DType == num.Int8:
+			l.divisors = w.floats(name+"_scale", t.Shape[0])
+		case !t.DType.IsFloat():
+			w.refuse(name, t.DType.String()+" weights")
+		}
+		if w.err != nil {
+			return Matrix{}, nil
+		}
+		if w.quantized && t.DType != num.Int8 {
+			l = w.quantize(t)
+		} else {
+			l.buffer, err = w.b.Upload(t)
+			w.fail(err)
+		}
 		w.m.Forget(t) // a backend that copied needs it no more, and one that reads in place has not read yet
+		w.matrices[holder] = l
 	}
-	m.Buffer = w.matrices[holder]
+	return Matrix{Buffer: l.buffer, Rows: t.Shape[0], Cols: t.Shape[1]}, l.divisors
+}
+
+// quantize makes an int8 matrix of one of floats.
+func (w *weights) quantize(t ctconv.Tensor) (l loaded) {
+	var host []byte
+	var err error
+	if l.buffer, err = w.b.NewBuffer(num.Int8, t.Elements()); err == nil {
+		host, err = l.buffer.Host()
+	}
+	if err == nil {
+		if l.divisors, err = quantize(host, t.Data, t.DType, t.Shape[0], t.Shape[1], w.truncates()); err != nil {
+			err = fmt.Errorf("%s: %s: %w", w.m.Dir, t.Name, err)
+		}
+	}
+	w.fail(err)
+	return l
+}
+
+// truncates tells whether the file is of the time when quantization did not round (include/ctranslate2/models/model.h).
+func (w *weights) truncates() bool { return w.m.Version < 5 }
+
+// matrix reads a weight whose elements are wanted. What the rows of an int8 one are divided by is turned into factors:
+// CTranslate2 takes the reciprocals first (src/ops/dequantize_cpu.cc), and so do we.
+func (w *weights) matrix(name string, rows, cols int) Matrix {
+	m, divisors := w.load(name, rows, cols)
+	if divisors != nil {
+		factors := make([]float32, len(divisors))
+		for i, d := range divisors {
+			factors[i] = 1 / d
+		}
+		m.Scale = w.buffer(factors)
+	}
 	return m
 }
 
-// rowScale reads what int8 weights are to be multiplied by. The file stores what they are to be divided by;
-// CTranslate2 takes the reciprocal first (src/ops/dequantize_cpu.cc), and so do we.
-func (w *weights) rowScale(name string, rows int) Buffer {
-	scale := w.floats(name, rows)
-	for i, s := range scale {
-		scale[i] = 1 / s
+func (w *weights) linear(scope string, out, in int) (l linear) {
+	name := scope + "/weight"
+	if !w.quantized {
+		l.w = w.matrix(name, out, in)
+	} else {
+		var divisors []float32
+		l.quantized, l.truncated = true, w.truncates()
+		l.w, divisors = w.load(name, out, in)
+		l.w.Scale = w.buffer(divisors)
+		if l.w.Cols > MaxQuantizedCols {
+			w.fail(fmt.Errorf("%s: %s: want at most %d columns for exact sums of int8, file has %d", w.m.Dir, name, MaxQuantizedCols, l.w.Cols))
+		}
 	}
-	return w.buffer(scale)
-}
-
-func (w *weights) linear(scope string, out, in int) linear {
-	l := linear{w: w.matrix(scope+"/weight", out, in)}
 	if bias := scope + "/bias"; w.has(bias) {
 		l.bias = w.vector(bias, l.w.Rows)
 	}

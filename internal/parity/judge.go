@@ -206,7 +206,7 @@ func (c *Comparison) unexplained() string {
 // tooSmallType explains infinities of the candidate that no op is to blame for: an op that was judged and is within its bound bore one, so
 // the right result is beyond the type.
 func (c *Comparison) tooSmallType() string {
-	if c.Culprit != nil || c.Candidate.ComputeType != num.Float16.String() {
+	if c.Culprit != nil || !strings.HasSuffix(c.Candidate.ComputeType, num.Float16.String()) {
 		return ""
 	}
 	for i := range c.Prompts {

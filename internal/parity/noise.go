@@ -106,6 +106,9 @@ func terms(op engine.Op) int {
 	case *engine.KVWrite:
 		return 0
 	case *engine.Linear:
+		if o.Quantized {
+			return 4 // its sum is exact; what rounds comes after
+		}
 		return o.W.Cols
 	case *engine.Scores:
 		return o.Attention.Dim

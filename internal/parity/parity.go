@@ -46,6 +46,7 @@ type Prompt struct {
 
 // Options says how to compare, and what counts.
 type Options struct {
+	Quantized    bool // linears multiply int8 by int8 on both sides
 	MaxTokens    int
 	EOS          []int             // ids that end a text; the end token is compared, too
 	Special      func(id int) bool // ids that are no text; nil: none
@@ -68,6 +69,11 @@ type Options struct {
 	Trace *engine.Trace // of both sides, as they decode; nil: none
 	// Working, if set, is told what is investigated, and how many of all ops or runs are done.
 	Working func(what string, done, total int)
+}
+
+// compute is what is computed on b.
+func (o Options) compute(b engine.Backend) engine.Compute {
+	return engine.Compute{Activations: b.Activations(), Quantized: o.Quantized}
 }
 
 // Side is what a side does in its own way and not as it should: a mistake made on purpose. The zero Side makes none.
@@ -233,8 +239,8 @@ func Compare(ctx context.Context, m *ctconv.Model, reference, candidate engine.B
 		return nil, err
 	}
 	c := &Comparison{Schema: Schema, MaxTokens: o.MaxTokens, Strict: o.Strict, Prompts: []Result{}, Shadow: []Shadow{}, Substitution: []Substitution{}, Legs: []Leg{},
-		Reference: Backend{Backend: reference.Name(), ComputeType: reference.Activations().String()},
-		Candidate: Backend{Backend: candidate.Name(), ComputeType: candidate.Activations().String()},
+		Reference: Backend{Backend: reference.Name(), ComputeType: o.compute(reference).String()},
+		Candidate: Backend{Backend: candidate.Name(), ComputeType: o.compute(candidate).String()},
 		Model:     Model{Name: m.Dir, Dir: m.Dir, Spec: m.Spec, Revision: m.Revision},
 	}
 	if err := r.all(ctx, c); err != nil {

@@ -33,7 +33,7 @@ type side struct {
 func (r *run) open(which string, b engine.Backend, own Side) (*side, error) {
 	s := &side{which: which, name: which + " " + b.Name(), own: own, backend: b}
 	var err error
-	if s.decoder, err = engine.Load(r.model, b); err == nil {
+	if s.decoder, err = r.compute(b).Load(r.model, b); err == nil {
 		s.Session, err = s.decoder.NewSession(r.capacity)
 	}
 	if err != nil {

@@ -14,6 +14,7 @@ var generic = &Set{
 	Name:        "generic",
 	dotRows:     byType(genericRows),
 	dotTile:     byType(genericTile),
+	int8:        genericInt8,
 	weightedSum: genericWeightedSum,
 	read:        genericRead,
 	fetch:       func(*byte, int, int, int) {},

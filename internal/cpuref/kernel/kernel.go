@@ -63,6 +63,7 @@ type Set struct {
 	Name        string
 	dotRows     [num.NumDTypes]dotRowsFunc
 	dotTile     [num.NumDTypes]dotTileFunc
+	int8        int8Funcs
 	weightedSum weightedSumFunc
 	read        readFunc
 	fetch       fetchFunc

@@ -120,53 +120,55 @@ const (
 	columnBlock = 1024
 )
 
-// tiles multiplies four rows of x and more by three rows of weights and more. Tiles at the edges reach back over finished sums.
+// tiles multiplies four rows of x and more by three rows of weights and more.
 func (s *Set) tiles(t *Temp, out, x Floats, rows int, w Matrix) {
-	columns := w.Cols
+	size := w.DType.Size()
+	t.tile(rows, w.Rows, w.Cols, func(m, n, k, columns, count int, kept *float32, mode int) {
+		s.dotTile[w.DType](&x.Data[m*x.Stride+k], 4*x.Stride, &w.Data[n*w.Stride+k*size], w.Stride, move(unsafe.SliceData(w.Scale), 4*n),
+			columns, &out.Data[m*out.Stride+n], 4*out.Stride, count, kept, mode)
+	})
+}
+
+// tile cuts a product into calls of run, for rows [m, m+4) of x, weights [n, n+3·count) and columns [k, k+columns). kept has their
+// unfinished sums, if the columns are not all. Tiles at the edges reach back over finished sums.
+func (t *Temp) tile(rows, weights, cols int, run func(m, n, k, columns, count int, kept *float32, mode int)) {
+	columns := cols
 	if columns > columnBlock*3/2 {
 		parts := (columns + columnBlock - 1) / columnBlock
 		columns = ((columns+parts-1)/parts + 15) / 16 * 16
 	}
-	if columns < w.Cols {
+	if columns < cols {
 		t.keep(inputBlock * (weightBlock + 2) * lanes)
 	}
-	for n0 := 0; n0 < w.Rows; n0 += weightBlock {
-		n1 := min(w.Rows, n0+weightBlock)
-		block := w.Span(max(0, min(n0, n1-3)), n1)
+	for n0 := 0; n0 < weights; n0 += weightBlock {
+		n1 := min(weights, n0+weightBlock)
 		for m0 := 0; m0 < rows; m0 += inputBlock {
 			m1 := min(rows, m0+inputBlock)
-			for k := 0; k < w.Cols; k += columns {
+			for k := 0; k < cols; k += columns {
 				mode := 0
 				if k > 0 {
 					mode |= modeContinue
 				}
-				if k+columns < w.Cols {
+				if k+columns < cols {
 					mode |= modeLeave
 				}
-				s.tileBlock(t, out, x, min(m0, m1-4), m1, block, n1-block.Rows, k, min(columns, w.Cols-k), mode)
+				used := 0
+				part := func(m, n, count int) {
+					var kept *float32
+					if mode != 0 {
+						kept = &t.kept[used]
+						used += lanes * 12 * count
+					}
+					run(m, n, k, min(columns, cols-k), count, kept, mode)
+				}
+				first, last := max(0, min(n0, n1-3)), n1-3
+				for m := max(0, min(m0, m1-4)); m < m1; m += 4 {
+					part(min(m, m1-4), first, (n1-first)/3)
+					if (n1-first)%3 != 0 {
+						part(min(m, m1-4), last, 1)
+					}
+				}
 			}
-		}
-	}
-}
-
-// tileBlock adds columns [k, k+columns) of block, whose first row is output n0, to the sums of rows [m0, m1) of x.
-func (s *Set) tileBlock(t *Temp, out, x Floats, m0, m1 int, block Matrix, n0, k, columns, mode int) {
-	f := s.dotTile[block.DType]
-	used := 0
-	run := func(m, n, count int) {
-		var kept *float32
-		if mode != 0 {
-			kept = &t.kept[used]
-			used += lanes * 12 * count
-		}
-		f(&x.Data[m*x.Stride+k], 4*x.Stride, &block.Data[n*block.Stride+k*block.DType.Size()], block.Stride, move(unsafe.SliceData(block.Scale), 4*n),
-			columns, &out.Data[m*out.Stride+n0+n], 4*out.Stride, count, kept, mode)
-	}
-	for m := m0; m < m1; m += 4 {
-		first := min(m, m1-4)
-		run(first, 0, block.Rows/3)
-		if block.Rows%3 != 0 {
-			run(first, block.Rows-3, 1)
 		}
 	}
 }

@@ -39,7 +39,11 @@ func Judge(op engine.Op) ([]Judged, error) {
 	case *engine.LayerNorm:
 		layerNorm(o, out[0], in)
 	case *engine.Linear:
-		linear(o, out[0], in)
+		if o.Quantized {
+			quantizedLinear(o, out[0], in)
+		} else {
+			linear(o, out[0], in)
+		}
 	case *engine.RoPE:
 		rope(o, out[0], in)
 	case *engine.KVWrite:

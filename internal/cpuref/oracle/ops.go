@@ -112,26 +112,31 @@ func linear(o *engine.Linear, out output, in map[string]input) {
 		extra = 1 // the scale may be applied to the sum instead of the weight
 	}
 	bias, biased := in["bias"]
-	rows := func(from, to int) {
-		for n := from; n < to; n++ {
-			w := weights(in, n)
-			sizeW := absolute(w)
-			for t := range x {
-				s := dot(x[t], w)
-				s.sizeA, s.sizeB = sizeX[t], sizeW
-				a := s.likely(extra)
-				if biased {
-					a = a.add(exact(float64(num.Float32At(num.Float32, bias.data, bias.Offset+n))))
-				}
-				out.set(t, n, a)
+	share(o.W.Rows, func(n int) {
+		w := weights(in, n)
+		sizeW := absolute(w)
+		for t := range x {
+			s := dot(x[t], w)
+			s.sizeA, s.sizeB = sizeX[t], sizeW
+			a := s.likely(extra)
+			if biased {
+				a = a.add(exact(float64(num.Float32At(num.Float32, bias.data, bias.Offset+n))))
 			}
+			out.set(t, n, a)
 		}
-	}
-	// Most of a model's work is here; each core takes some rows.
+	})
+}
+
+// share calls f for every n in [0, rows), a part of them on each core: most of a model's work is in linears.
+func share(rows int, f func(n int)) {
 	var wait sync.WaitGroup
-	part := o.W.Rows/runtime.GOMAXPROCS(0) + 1
-	for from := 0; from < o.W.Rows; from += part {
-		wait.Go(func() { rows(from, min(from+part, o.W.Rows)) })
+	part := rows/runtime.GOMAXPROCS(0) + 1
+	for from := 0; from < rows; from += part {
+		wait.Go(func() {
+			for n := from; n < min(from+part, rows); n++ {
+				f(n)
+			}
+		})
 	}
 	wait.Wait()
 }
@@ -169,10 +174,7 @@ func scores(o *engine.Scores, out output, in map[string]input) {
 		for h := range o.Heads {
 			kv := h / (o.Heads / o.KVHeads) * o.Dim
 			for j := range first + t { // the rest stays 0, exactly
-				a, b := q[h*o.Dim:][:o.Dim], k[j][kv:][:o.Dim]
-				s := dot(a, b)
-				s.sizeA, s.sizeB = absolute(a), absolute(b)
-				out.set(h*o.Rows()+t, j, s.likely(0).mul(exact(float64(o.Scale))))
+				out.set(h*o.Rows()+t, j, likeness(q[h*o.Dim:][:o.Dim], k[j][kv:][:o.Dim]).mul(exact(float64(o.Scale))))
 			}
 		}
 	}
