@@ -21,22 +21,22 @@ func (s *Session) build() error {
 	b.measure()
 	s.ids = b.make(num.Int32, b.rows)
 	x := b.buf("embed")
-	s.body = append(s.body, &Embed{b.at("embed", FamilyEmbed), x, s.ids, b.d.embed, b.d.positions, b.d.EmbedScale})
+	s.program = append(s.program, &Embed{b.at("embed", FamilyEmbed), x, s.ids, b.d.embed, b.d.positions, b.d.EmbedScale})
 	for i := range b.d.layers {
 		b.layer = i
 		if b.d.FourNorms {
-			s.body = append(s.body, b.fourNormLayer(&b.d.layers[i], x)...)
+			s.program = append(s.program, b.fourNormLayer(&b.d.layers[i], x)...)
 		} else {
-			s.body = append(s.body, b.sequentialLayer(&b.d.layers[i], x)...)
+			s.program = append(s.program, b.sequentialLayer(&b.d.layers[i], x)...)
 		}
 	}
-	b.layer = NoLayer
+	b.layer, s.body = NoLayer, s.program
 	h, ops := b.norm("final_norm", x, b.d.norm)
 	s.logits = b.buf("lm_head")
-	s.head = append(s.head, ops, b.d.head.op(b.at("lm_head", FamilyLMHead), s.logits, h))
+	s.program = append(s.program, ops, b.d.head.op(b.at("lm_head", FamilyLMHead), s.logits, h))
 	if b.d.LogitCap != 0 {
 		capped := b.buf("logits")
-		s.head = append(s.head, &SoftCap{b.at("logits", FamilyLMHead), capped, s.logits, b.d.Vocabulary, b.d.LogitCap})
+		s.program = append(s.program, &SoftCap{b.at("logits", FamilyLMHead), capped, s.logits, b.d.Vocabulary, b.d.LogitCap})
 		s.logits = capped
 	}
 	return b.err

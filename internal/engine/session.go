@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"llmrun/internal/num"
 )
@@ -27,12 +28,20 @@ type Session struct {
 	pos      int // tokens seen
 	step     int // of the next pass
 	ids      Buffer
-	body     []Op // embeddings and layers
-	head     []Op // final norm to logits
+	program  []Op
+	body     []Op // of the program: embeddings and layers
+	ahead    ahead
 	logits   Buffer
 	tables   []*rotaryTable
 	ct2Rows  int // rows of CTranslate2's rotary table now
 	out      []float32
+}
+
+// ahead is the next step, made ready while the last one ran.
+type ahead struct {
+	by     Preparer
+	ticket int // 0: nothing is ready
+	pass   Pass
 }
 
 // rotaryTable is the angles that layers with equal rotary options share.
@@ -73,7 +82,7 @@ func (s *Session) Reset() error {
 func (s *Session) Len() int { return s.pos }
 
 // Program lists the ops of one pass, in order.
-func (s *Session) Program() []Op { return append(append([]Op{}, s.body...), s.head...) }
+func (s *Session) Program() []Op { return slices.Clone(s.program) }
 
 // Prefill feeds the tokens of a prompt but the last, as step 0, without computing logits. CTranslate2 feeds a prompt so
 // (include_prompt_in_result=False), in chunks where the file asks for them. No tokens: nothing happens but that step 0 is over.
@@ -99,7 +108,8 @@ func (s *Session) Prefill(ctx context.Context, ids []int, progress func(done int
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			if err := s.run(ids[from:to], Span{Chunk: chunk, ChunkStart: start}, s.body); err != nil {
+			pass := Pass{Step: s.step, Rows: to - from, Pos: s.pos, Span: Span{Chunk: chunk, ChunkStart: start}}
+			if err := s.run(ids[from:to], pass, s.body); err != nil {
 				return err
 			}
 			if progress != nil {
@@ -122,10 +132,11 @@ func (s *Session) Step(id int) (logits []float32, err error) {
 	if err := s.growTables(s.pos + 1); err != nil {
 		return nil, err
 	}
-	if err := s.run([]int{id}, Span{Decode: true}, s.body, s.head); err != nil {
+	if err := s.run([]int{id}, s.decode(), s.program); err != nil {
 		return nil, err
 	}
 	s.step++
+	s.prepare()
 	host, err := s.logits.Host()
 	if err != nil {
 		return nil, err
@@ -147,8 +158,11 @@ func (s *Session) check(ids []int) error {
 	return nil
 }
 
-// run passes ids through lists of ops.
-func (s *Session) run(ids []int, span Span, lists ...[]Op) error {
+// decode is the pass of the next step.
+func (s *Session) decode() Pass { return Pass{Step: s.step, Rows: 1, Pos: s.pos, Span: Span{Decode: true}} }
+
+// run passes ids through ops.
+func (s *Session) run(ids []int, pass Pass, ops []Op) error {
 	host, err := s.ids.Host()
 	if err != nil {
 		return err
@@ -156,8 +170,8 @@ func (s *Session) run(ids []int, span Span, lists ...[]Op) error {
 	for i, id := range ids {
 		binary.LittleEndian.PutUint32(host[4*i:], uint32(id))
 	}
-	*s.pass = Pass{Step: s.step, Rows: len(ids), Pos: s.pos, Span: span}
-	for _, ops := range lists {
+	*s.pass = pass
+	if !s.start() {
 		for _, op := range ops {
 			if s.Before != nil {
 				s.Before(op)
@@ -170,6 +184,42 @@ func (s *Session) run(ids []int, span Span, lists ...[]Op) error {
 	}
 	s.pos += len(ids)
 	return nil
+}
+
+// preparer is the backend, if it can make a pass ready and nobody wants to see the ops of one.
+func (s *Session) preparer() Preparer {
+	if s.Before != nil || s.Tap != nil {
+		return nil
+	}
+	p, _ := s.Backend.(Preparer)
+	return p
+}
+
+// prepare makes the next step ready, while the device works on this one. All is known of it but the token, which s.ids will hold.
+func (s *Session) prepare() {
+	p := s.preparer()
+	if p == nil || s.pos == s.capacity {
+		return
+	}
+	now := *s.pass
+	s.ahead = ahead{by: p, pass: s.decode()}
+	*s.pass = s.ahead.pass
+	s.ahead.ticket = p.Prepare(s.program)
+	*s.pass = now
+}
+
+// start begins the present pass if it is the one that was made ready. Another one is dropped.
+func (s *Session) start() bool {
+	a := s.ahead
+	s.ahead = ahead{}
+	if a.ticket == 0 {
+		return false
+	}
+	if s.preparer() == a.by && *s.pass == a.pass {
+		return a.by.Start(a.ticket)
+	}
+	a.by.Discard(a.ticket)
+	return false
 }
 
 // growTables keeps the rotary tables as CTranslate2 would have them once it has seen so many tokens. Keys in the cache
