@@ -3,9 +3,7 @@ package metal
 import (
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
-	"unicode"
+	"time"
 	"unsafe"
 
 	"llmrun/internal/engine"
@@ -21,7 +19,7 @@ type Options struct {
 }
 
 // Backend is engine.Backend on Metal. Run only writes an op down; Sync hands everything written down since the last one to the
-// Metal thread, as one command buffer with one serial encoder, and waits for it.
+// Metal thread, as one command buffer with one serial encoder, and waits for it (execute.go). It is an engine.Preparer, too (ahead.go).
 type Backend struct {
 	activations num.DType
 	info        Info
@@ -33,8 +31,15 @@ type Backend struct {
 	buffers     []mtlBuffer
 	weights     map[weightKey]*buffer
 	chunk       chunk
+	timeout     time.Duration // of a command buffer
 	pending     []dispatch
-	work        int // multiply-adds pending
+	ids         []tokenIDs // of the pending embeddings
+	work        int        // multiply-adds pending
+	flying      []*flight  // committed, in order
+	prepared    []*flight  // encoded ahead, the oldest first
+	spare       []*flight
+	tickets     int                 // given out
+	operands    [2][]engine.Operand // of the op that is checked, kept for their room
 	err         error
 }
 
@@ -65,6 +70,9 @@ func (b *Backend) open(o Options, s source) (err error) {
 		return err
 	}
 	b.info = describe(b.device, s)
+	if b.timeout, err = timeout(s.host); err != nil {
+		return err
+	}
 	if b.queue = b.device.newQueue(); b.queue.isNil() {
 		return fmt.Errorf("metal: %s gives no command queue", b.info.Device)
 	}
@@ -94,8 +102,11 @@ func (b *Backend) Close() error {
 		return nil
 	}
 	b.thread.do(func() {
+		for _, f := range append(b.flying, b.prepared...) {
+			f.drop()
+		}
 		for _, k := range b.kernels {
-			k.pipeline.release()
+			k.release()
 		}
 		for _, l := range b.libraries {
 			l.release()
@@ -107,7 +118,7 @@ func (b *Backend) Close() error {
 		b.device.release()
 	})
 	b.thread.stop()
-	b.pending, b.err = nil, errClosed
+	b.pending, b.flying, b.prepared, b.err = nil, nil, nil, errClosed
 	return nil
 }
 
@@ -140,88 +151,4 @@ func queue[A any](b *Backend, site engine.Site, key kernelKey, grid, group size,
 	copy(d.slots[:], slots)
 	copy(d.args[:], unsafe.Slice((*byte)(unsafe.Pointer(&args)), d.argsLen))
 	b.pending = append(b.pending, d)
-}
-
-// Sync is documented at engine.Backend.
-func (b *Backend) Sync() error {
-	if b.err == nil && len(b.pending) > 0 {
-		b.thread.do(func() { b.err = b.execute() })
-	}
-	b.pending, b.work = b.pending[:0], 0
-	return b.err
-}
-
-// execute runs all that is pending in one command buffer, whose status decides. It runs on the Metal thread.
-func (b *Backend) execute() error {
-	for i := range b.pending {
-		if err := b.resolve(&b.pending[i]); err != nil {
-			return err
-		}
-	}
-	commands := b.queue.commandBuffer()
-	if commands.isNil() {
-		return b.failure(errors.New("the queue gives no command buffer"))
-	}
-	e := commands.computeEncoder()
-	if e.isNil() {
-		return b.failure(errors.New("the command buffer gives no encoder"))
-	}
-	e.setLabel(b.pending[0].site.String())
-	var last *kernel
-	for i := range b.pending {
-		d := &b.pending[i]
-		if d.kernel != last {
-			e.setPipeline(d.kernel.pipeline)
-			last = d.kernel
-		}
-		for j, s := range d.slots[:d.slotCount] {
-			e.setBuffer(s.mtl, s.offset, j)
-		}
-		e.setBytes(d.args[:d.argsLen], d.slotCount)
-		e.dispatchThreads(d.grid, d.group)
-	}
-	e.endEncoding()
-	commands.commit()
-	commands.wait()
-	err := commands.error() // before the pool takes it
-	if status := commands.status(); err == nil && status != statusCompleted {
-		err = fmt.Errorf("command buffer ended with status %d", status)
-	}
-	if err != nil {
-		return b.failure(err)
-	}
-	return nil
-}
-
-// resolve finds the dispatch's kernel, or makes it.
-func (b *Backend) resolve(d *dispatch) error {
-	k := b.kernels[d.key]
-	if k == nil {
-		name := d.key.name(b.activations)
-		var err error
-		if k, err = newKernel(b.device, b.libraries[d.key.shader], name); err != nil {
-			return &engine.OpError{Site: d.site, Kernel: "metal kernel " + name, Err: err}
-		}
-		b.kernels[d.key] = k
-	}
-	if n := d.group.Width * d.group.Height * d.group.Depth; n > k.maxThreads {
-		err := fmt.Errorf("want a threadgroup of %d threads, the device allows %d", n, k.maxThreads)
-		return &engine.OpError{Site: d.site, Kernel: "metal kernel " + k.name, Err: err}
-	}
-	d.kernel = k
-	return nil
-}
-
-// failure puts the op's site and kernel before the failure of a command buffer. Metal does not say which dispatch of many failed,
-// unless its text names the kernel (the host device's does): then it is the first op that uses it, else the first and the last op are named.
-func (b *Backend) failure(err error) error {
-	words := strings.FieldsFunc(err.Error(), func(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) })
-	for i := range b.pending {
-		if d := &b.pending[i]; len(b.pending) == 1 || slices.Contains(words, d.kernel.name) {
-			return &engine.OpError{Site: d.site, Kernel: "metal kernel " + d.kernel.name, Err: err}
-		}
-	}
-	first, last := &b.pending[0], &b.pending[len(b.pending)-1]
-	return &engine.OpError{Site: first.site, Kernel: "metal kernel " + first.kernel.name, Among: len(b.pending),
-		Err: fmt.Errorf("one of %d ops up to %v (%s) failed: %w", len(b.pending), last.site, last.kernel.name, err)}
 }

@@ -254,10 +254,10 @@ func TestFailureText(t *testing.T) {
 	}
 	cause := errors.New("MTLCommandBufferErrorDomain 2: timeout")
 	const want = "step 3 layer 2 layer_out: metal kernel add_f32: one of 2 ops up to step 3 logits (softcap_f32) failed: MTLCommandBufferErrorDomain 2: timeout"
-	if err := b.failure(cause); err.Error() != want || !errors.Is(err, cause) {
+	if err := failure(b.pending, cause); err.Error() != want || !errors.Is(err, cause) {
 		t.Errorf("want %q, got %q", want, err)
 	}
-	if err := b.failure(errors.New("kernel softcap_f32 (softcap.metal:9): out of bounds")); !strings.HasPrefix(err.Error(), "step 3 logits: metal kernel softcap_f32: ") {
+	if err := failure(b.pending, errors.New("kernel softcap_f32 (softcap.metal:9): out of bounds")); !strings.HasPrefix(err.Error(), "step 3 logits: metal kernel softcap_f32: ") {
 		t.Errorf("the kernel is named, but not the op: %q", err)
 	}
 }

@@ -57,7 +57,11 @@ func nsError(e id) error {
 	}
 	domain := goString(msgErrorDomain.call(e, msgErrorDomain.sel))
 	code := msgErrorCode.call(e, msgErrorCode.sel)
-	return fmt.Errorf("%s %d: %s", domain, code, goString(msgErrorText.call(e, msgErrorText.sel)))
+	text := goString(msgErrorText.call(e, msgErrorText.sel))
+	if domain == commandErrorDomain {
+		return &CommandError{code, text}
+	}
+	return fmt.Errorf("%s %d: %s", domain, code, text)
 }
 
 // nsArray is an NSArray of which one has a reference.
@@ -182,12 +186,8 @@ func (b commandBuffer) error() error { return nsError(msgBufferError.call(b.id, 
 // encoder is an MTLComputeCommandEncoder.
 type encoder struct{ object }
 
-func (e encoder) setLabel(label string) {
-	s := newString(label)
-	defer s.release()
-	msgSetLabel.call(e.id, msgSetLabel.sel, s.id)
-}
-func (e encoder) setPipeline(p pipeline) { msgSetPipeline.call(e.id, msgSetPipeline.sel, p.id) }
+func (e encoder) setLabel(label nsString) { msgSetLabel.call(e.id, msgSetLabel.sel, label.id) }
+func (e encoder) setPipeline(p pipeline)  { msgSetPipeline.call(e.id, msgSetPipeline.sel, p.id) }
 
 // setBuffer binds the buffer from byte offset on, which must be a multiple of the element's size.
 func (e encoder) setBuffer(b mtlBuffer, offset uint, index int) {

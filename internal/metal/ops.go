@@ -1,7 +1,6 @@
 package metal
 
 import (
-	"encoding/binary"
 	"fmt"
 
 	"llmrun/internal/engine"
@@ -39,14 +38,20 @@ type (
 	}
 )
 
-// Run writes op down for the next Sync; it runs earlier only if much work has gathered. The ids of an Embed are read, and
-// checked, at once.
+// Run writes op down for the next Sync; the device begins earlier only if much work has gathered.
 func (b *Backend) Run(op engine.Op) {
-	if b.err != nil {
-		return
+	if b.err == nil {
+		b.err = b.write(op)
 	}
-	if b.err = b.check(op); b.err != nil {
-		return
+	if b.work > maxWork {
+		b.commit()
+	}
+}
+
+// write writes op down.
+func (b *Backend) write(op engine.Op) error {
+	if err := b.check(op); err != nil {
+		return err
 	}
 	switch o := op.(type) {
 	case *engine.Embed:
@@ -88,24 +93,12 @@ func (b *Backend) Run(op engine.Op) {
 	default:
 		panic(fmt.Sprintf("BUG: metal has no op %T", op))
 	}
-	if b.work > maxWork {
-		b.Sync()
-	}
+	return b.err
 }
 
-// embed checks the ids here, because a kernel cannot report: reading them waits for what is pending, which at the
-// beginning of a pass is nothing.
+// embed leaves the ids to be checked when they are there: when the op begins.
 func (b *Backend) embed(o *engine.Embed) {
-	ids, err := o.IDs.Host()
-	if err != nil {
-		return
-	}
-	for t := range o.Rows() {
-		if id := int32(binary.LittleEndian.Uint32(ids[4*t:])); id < 0 || int(id) >= o.W.Rows {
-			b.err = &engine.OpError{Site: o.Site(), Err: fmt.Errorf("metal: row %d has id %d, the embedding has %d rows", t, id, o.W.Rows)}
-			return
-		}
-	}
+	b.ids = append(b.ids, tokenIDs{o.Site(), o.IDs.(*buffer), o.Rows(), o.W.Rows})
 	w, scale := b.matrix(o.W)
 	positions := w
 	if o.Positions != nil {
@@ -222,8 +215,8 @@ func (b *Backend) matrix(w engine.Matrix) (weight, scale slot) {
 
 // check holds every operand to its buffer, because the GPU may write beyond one without an error.
 func (b *Backend) check(op engine.Op) error {
-	out, in := op.Operands()
-	for _, list := range [2][]engine.Operand{out, in} {
+	b.operands[0], b.operands[1] = op.AppendOperands(b.operands[0][:0], b.operands[1][:0])
+	for _, list := range b.operands {
 		for _, o := range list {
 			if m, ok := o.Buffer.(*buffer); !ok || m.backend != b {
 				panic(fmt.Sprintf("BUG: %v: %s is no buffer of this backend", op.Site(), o.Name))

@@ -73,7 +73,13 @@ func compileAll(d device, o compileOptions, edit func(file, source string) (stri
 type kernel struct {
 	name       string // in the shader, such as linear_f16_bf16
 	pipeline   pipeline
-	maxThreads uint // in a threadgroup
+	label      nsString // name
+	maxThreads uint     // in a threadgroup
+}
+
+func (k *kernel) release() {
+	k.pipeline.release()
+	k.label.release()
 }
 
 // kernelKey says which kernel an op needs: its shader's name, a variant's suffix, and the type of the weight.
@@ -106,5 +112,5 @@ func newKernel(d device, lib library, name string) (*kernel, error) {
 		p.release()
 		return nil, fmt.Errorf("want simdgroups of %d threads, the device has %d", simdWidth, w)
 	}
-	return &kernel{name, p, p.maxThreads()}, nil
+	return &kernel{name, p, newString(name), p.maxThreads()}, nil
 }
