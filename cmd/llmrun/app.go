@@ -88,13 +88,13 @@ and compares the two token by token. On machines without Metal the same shaders 
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	root.SetFlagErrorFunc(unknownFlag)
-	root.AddCommand(newCompareCommand(a), newGenerateCommand(a), newInspectCommand(a), newModelsCommand(a),
+	root.AddCommand(newCompareCommand(a), newGenerateCommand(a), newInspectCommand(a), newBenchCommand(a), newModelsCommand(a),
 		newEnvCommand(a), newVersionCommand(a))
 	root.CompletionOptions.HiddenDefaultCmd = true
 	return root
 }
 
-var commandNames = []string{"compare", "generate", "convert-inspect", "models", "env", "version", "completion", "help"}
+var commandNames = []string{"compare", "generate", "convert-inspect", "bench", "models", "env", "version", "completion", "help"}
 
 func unknownCommand(args []string) error {
 	if len(args) == 0 {

@@ -69,9 +69,7 @@ type metalFacts struct {
 
 // lookAround opens Metal as a run would, and closes it.
 func lookAround() machine {
-	m := machine{Schema: "llmrun.env/1", Version: version(), System: runtime.GOOS + "/" + runtime.GOARCH, OS: osVersion(), Go: runtime.Version(),
-		Warnings: []string{}}
-	m.CPU, m.Warnings = lookAtCPU(m.Warnings)
+	m := lookAtMachine()
 	b, err := metal.Open(metal.Options{Activations: num.Float32})
 	if err != nil {
 		m.NoMetal = err.Error()
@@ -83,10 +81,22 @@ func lookAround() machine {
 	}
 	defer b.Close()
 	i := b.Info()
-	m.Metal = &metalFacts{i.Device, i.Host, i.Compiler, fmt.Sprint("Apple", i.Family), i.LanguageVersion, i.FastMath, i.MathMode, i.Functions, i.MaxBuffer, i.WorkingSet}
+	m.Metal = metalFactsOf(i)
 	m.Cache = i.Cache
 	m.Warnings = append(m.Warnings, i.Warnings...)
 	return m
+}
+
+// lookAtMachine leaves Metal alone.
+func lookAtMachine() machine {
+	m := machine{Schema: "llmrun.env/1", Version: version(), System: runtime.GOOS + "/" + runtime.GOARCH, OS: osVersion(), Go: runtime.Version(),
+		Warnings: []string{}}
+	m.CPU, m.Warnings = lookAtCPU(m.Warnings)
+	return m
+}
+
+func metalFactsOf(i metal.Info) *metalFacts {
+	return &metalFacts{i.Device, i.Host, i.Compiler, fmt.Sprint("Apple", i.Family), i.LanguageVersion, i.FastMath, i.MathMode, i.Functions, i.MaxBuffer, i.WorkingSet}
 }
 
 func (m machine) print(to io.Writer) error {

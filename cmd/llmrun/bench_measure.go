@@ -1,0 +1,379 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"llmrun/internal/cpuref"
+	"llmrun/internal/cpuref/kernel"
+	"llmrun/internal/ctconv"
+	"llmrun/internal/engine"
+	"llmrun/internal/metal"
+	"llmrun/internal/models"
+)
+
+// bench measures one model. All rows share a session: its cache is filled once, and on the CPU each number of threads is a backend of its
+// own that runs the same ops on the same memory.
+type bench struct {
+	*benchFlags
+	*loaded
+	app      *app
+	backends map[int]engine.Backend // by threads
+	ids      []int                  // the prompt
+	kernels  *kernel.Set
+	memory   []byte // that the read limit is measured on
+	result   *benchResult
+	limits   map[int][]float64 // bytes/s, by threads
+	rates    [][]float64       // tokens/s of each of the result's rows
+}
+
+// openBench measures the loading, and leaves the model loaded.
+func openBench(ctx context.Context, a *app, f *benchFlags) (*bench, error) {
+	b := &bench{benchFlags: f, app: a, backends: map[int]engine.Backend{}, limits: map[int][]float64{}}
+	b.result = &benchResult{Schema: benchSchema, Env: lookAtMachine(), Busy: busyness{LoadAverage: loadAverage()}, Warnings: []string{}}
+	var err error
+	if b.kernels, err = kernel.Choose(os.Getenv("LLMRUN_CPU")); err != nil {
+		return nil, fmt.Errorf("LLMRUN_CPU: %w", err)
+	}
+	if err := b.measureLoad(ctx); err != nil {
+		return nil, err
+	}
+	if err := b.open(); err != nil {
+		return nil, err
+	}
+	if err := b.prepare(ctx); err != nil {
+		b.close()
+		return nil, err
+	}
+	return b, nil
+}
+
+// open loads the model to stay, and starts the threads.
+func (b *bench) open() (err error) {
+	capacity := max(b.prompt, slices.Max(b.contexts)+b.gen)
+	if b.loaded, err = b.load(capacity); err != nil {
+		return err
+	}
+	if m, ok := b.backend.(*metal.Backend); ok {
+		b.result.Env.Metal = metalFactsOf(m.Info())
+	}
+	for _, threads := range b.cores {
+		b.backends[threads] = b.backend
+		if b.device == "cpu" {
+			b.backends[threads] = cpuref.Open(cpuref.Options{Threads: threads})
+		}
+	}
+	return nil
+}
+
+func (b *bench) close() {
+	for _, backend := range b.backends {
+		if backend != b.backend {
+			backend.Close()
+		}
+	}
+	b.loaded.close()
+}
+
+// loaded is a model that can be fed.
+type loaded struct {
+	model   *ctconv.Model
+	source  models.Source
+	compute engine.Compute
+	backend engine.Backend // holds the memory
+	session *engine.Session
+}
+
+func (l *loaded) close() {
+	if l.backend != nil {
+		l.backend.Close()
+	}
+	l.model.Close()
+}
+
+// load opens the model for sessions of so many tokens.
+func (b *bench) load(capacity int) (*loaded, error) {
+	m, source, err := models.Open(b.modelFlags.model)
+	if err != nil {
+		return nil, err
+	}
+	l := &loaded{model: m, source: source}
+	if err := l.open(b, capacity); err != nil {
+		l.close()
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *loaded) open(b *bench, capacity int) (err error) {
+	if l.compute, err = engine.ComputeAs(l.model, b.computeType); err != nil {
+		return err
+	}
+	b.modelFlags.threads = slices.Max(b.cores)
+	backend, err := b.openBackend(b.device, l.model, metal.Options{})
+	if err != nil {
+		return err
+	}
+	l.backend = backend
+	decoder, err := l.compute.Load(l.model, backend)
+	if err != nil {
+		return err
+	}
+	l.session, err = decoder.NewSession(capacity)
+	return err
+}
+
+// measureLoad loads the model once to have the file in the page cache, and then as often as there are rounds.
+func (b *bench) measureLoad(ctx context.Context) error {
+	r := b.result
+	var ready, first, tokenizer []float64
+	bar := b.app.progress("load", b.repeat+1, b.showsProgress())
+	defer bar.done()
+	for i := range b.repeat + 1 {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		began := time.Now()
+		l, err := b.load(2)
+		if err != nil {
+			return err
+		}
+		ready = append(ready, time.Since(began).Seconds())
+		if _, err := l.session.Step(0); err != nil {
+			l.close()
+			return err
+		}
+		first = append(first, time.Since(began).Seconds())
+		if i == 0 {
+			t, _ := l.model.Tensor("decoder/embeddings/weight")
+			r.Model = benchModel{l.source.Name, t.DType.String(), l.model.Size()}
+			r.Load.PeakBytes = peakBytes()
+			r.Load.PeakRatio = float64(r.Load.PeakBytes) / float64(r.Model.Bytes)
+		}
+		began = time.Now()
+		if _, err := l.source.Tokenizer(); err == nil {
+			tokenizer = append(tokenizer, time.Since(began).Seconds())
+		}
+		l.close()
+		debug.FreeOSMemory() // what the next one would do in its own time
+		bar.set(i + 1)
+	}
+	r.Load.Ready, r.Load.FirstToken = spreadOf(ready[1:]), spreadOf(first[1:])
+	if len(tokenizer) > 0 {
+		s := spreadOf(tokenizer[1:])
+		r.Load.Tokenizer = &s
+	}
+	return nil
+}
+
+// prepare feeds the prompt, fills the cache, lists the rows, and runs what is going to be measured once.
+func (b *bench) prepare(ctx context.Context) error {
+	vocabulary := len(b.model.Vocabulary)
+	for i := range b.prompt {
+		b.ids = append(b.ids, (100+i*7919)%vocabulary) // any ids: what they cost is the same
+	}
+	b.session.Backend = b.backends[slices.Max(b.cores)]
+	bar := b.app.progress("fill the cache", b.prompt, b.showsProgress())
+	err := b.session.Prefill(ctx, b.ids, bar.set)
+	bar.done()
+	if err != nil {
+		return err
+	}
+	last := slices.Max(b.contexts)
+	if err := b.session.Repeat(last); err != nil {
+		return err
+	}
+	b.list()
+	if _, err := b.decode(ctx, slices.Max(b.cores), last, 1); err != nil {
+		return err
+	}
+	b.result.PeakBytes = peakBytes()
+	b.memory = make([]byte, limitBytes)
+	for i := 0; i < len(b.memory); i += 64 { // what was never written is one page of zeros
+		b.memory[i] = 1
+	}
+	return nil
+}
+
+// list makes the rows, with what their tokens cost.
+func (b *bench) list() {
+	program := b.session.Program()
+	row := benchRow{Model: b.result.Model.Name, Device: b.device, ComputeType: b.compute.String()}
+	for _, threads := range b.cores {
+		row.Threads = threads
+		prefill := row
+		prefill.Phase, prefill.Tokens = phasePrefill, b.prompt
+		var sum engine.Cost
+		for i, c := range b.session.Costs(engine.Pass{Rows: b.prompt}) {
+			if program[i].Family() != engine.FamilyLMHead { // a prompt has no logits
+				sum = sum.Plus(c)
+			}
+		}
+		prefill.FLOPPerToken = 2 * float64(sum.MultiplyAdds) / float64(b.prompt)
+		b.result.Rows = append(b.result.Rows, prefill)
+		for _, at := range b.contexts {
+			decode := row
+			decode.Phase, decode.Tokens, decode.Context = phaseDecode, b.gen, at
+			var sum engine.Cost
+			for i := range b.gen {
+				for _, c := range b.session.Costs(decodePass(at + i)) {
+					sum = sum.Plus(c)
+				}
+			}
+			n := float64(b.gen)
+			decode.CacheBytes, decode.BytesPerToken = float64(sum.Cache)/n, float64(sum.Weights+sum.Cache)/n
+			decode.FLOPPerToken = 2 * float64(sum.MultiplyAdds) / n
+			b.result.Rows = append(b.result.Rows, decode)
+		}
+	}
+	b.rates = make([][]float64, len(b.result.Rows))
+}
+
+func decodePass(pos int) engine.Pass {
+	return engine.Pass{Step: 1, Rows: 1, Pos: pos, Span: engine.Span{Decode: true}}
+}
+
+// measure runs the rounds. What is done when ctx ends stays.
+func (b *bench) measure(ctx context.Context) error {
+	bar := b.app.progress("measure", b.repeat*(len(b.cores)+len(b.rates)), b.showsProgress())
+	defer bar.done()
+	watch := watchOthers()
+	done := 0
+	for range b.repeat {
+		for _, threads := range b.cores {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			b.limits[threads] = append(b.limits[threads], readLimit(b.kernels, b.memory, threads))
+			done++
+			bar.set(done)
+			for i, row := range b.result.Rows {
+				if row.Threads != threads {
+					continue
+				}
+				seconds, err := b.window(ctx, &row)
+				if err != nil {
+					return err
+				}
+				b.rates[i] = append(b.rates[i], float64(row.Tokens)/seconds)
+				done++
+				bar.set(done)
+			}
+		}
+	}
+	b.result.Busy.OtherCores = watch()
+	if b.profile {
+		return b.measureProfile(ctx)
+	}
+	return nil
+}
+
+// window measures one row once.
+func (b *bench) window(ctx context.Context, row *benchRow) (seconds float64, err error) {
+	runtime.GC() // and not in the middle
+	if row.Phase == phaseDecode {
+		return b.decode(ctx, row.Threads, row.Context, row.Tokens)
+	}
+	if err := b.session.Reset(); err != nil {
+		return 0, err
+	}
+	b.session.Backend = b.backends[row.Threads]
+	began := time.Now()
+	if err := b.session.Prefill(ctx, b.ids, nil); err != nil {
+		return 0, err
+	}
+	err = b.session.Backend.Sync()
+	return time.Since(began).Seconds(), err
+}
+
+// warmTokens are decoded before the clock starts: threads wake up, and small things come into the caches.
+const warmTokens = 2
+
+// decode measures n tokens from position at on, each chosen as greedy decoding chooses it.
+func (b *bench) decode(ctx context.Context, threads, at, n int) (seconds float64, err error) {
+	s := b.session
+	s.Backend = b.backends[threads]
+	for range warmTokens {
+		if err := s.Seek(at); err != nil {
+			return 0, err
+		}
+		if err := b.step(at); err != nil {
+			return 0, err
+		}
+	}
+	if err := s.Seek(at); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	for i := range n {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		if err := b.step(at + i); err != nil {
+			return 0, err
+		}
+	}
+	return time.Since(began).Seconds(), s.Backend.Sync()
+}
+
+// step decodes one token.
+func (b *bench) step(at int) error {
+	logits, err := b.session.Step(b.ids[0])
+	if err != nil {
+		return err
+	}
+	if n := engine.CountNonFinite(logits); n > 0 {
+		return hint(fmt.Errorf("decode at position %d: %d of %d logits are NaN or infinite", at, n, len(logits)), "llmrun compare --model "+b.modelFlags.model)
+	}
+	b.ids[0] = engine.Greedy(logits)
+	return nil
+}
+
+// limitBytes are more than caches hold, and no power of two, at whose distances memory is slow.
+var limitBytes = 544 << 20
+
+// readLimit reads memory a few times, each thread its own part in four streams of 1 MB at a time, and gives bytes per second.
+func readLimit(k *kernel.Set, memory []byte, threads int) float64 {
+	const passes, block = 8, 4 << 20
+	var wait sync.WaitGroup
+	began := time.Now()
+	for i := range threads {
+		part := memory[i*len(memory)/threads : (i+1)*len(memory)/threads]
+		wait.Go(func() {
+			for range passes {
+				for from := 0; from < len(part); from += block {
+					k.Read(part[from:min(len(part), from+block)])
+				}
+			}
+		})
+	}
+	wait.Wait()
+	return float64(passes*len(memory)) / time.Since(began).Seconds()
+}
+
+// finish makes figures of what was measured.
+func (b *bench) finish() *benchResult {
+	r := b.result
+	r.Limit = map[string]spread{}
+	for threads, values := range b.limits {
+		r.Limit[strconv.Itoa(threads)] = spreadOf(values)
+	}
+	rows := r.Rows
+	r.Rows = nil
+	for i, row := range rows {
+		r.Interrupted = r.Interrupted || len(b.rates[i]) < b.repeat
+		if len(b.rates[i]) > 0 {
+			row.TokensPerSecond = spreadOf(b.rates[i])
+			r.Rows = append(r.Rows, row)
+		}
+	}
+	r.finish()
+	return r
+}
