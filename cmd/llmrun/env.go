@@ -136,6 +136,7 @@ func describeMetal(i metal.Info) [][2]string {
 	}
 	lines := [][2]string{
 		{"metal", device},
+		{"metal gemm", i.Gemm},
 		{"metal language", i.LanguageVersion},
 		{"metal math", strings.TrimSpace(fmt.Sprintf("fast math %v %s %s", i.FastMath, i.MathMode, i.Functions))},
 	}

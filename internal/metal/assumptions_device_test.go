@@ -43,11 +43,18 @@ func (l lab) living(f func(objects map[string]object) error) {
 		commands := l.b.queue.commandBuffer()
 		encoder := commands.computeEncoder()
 		defer encoder.endEncoding()
+		if err := loadMPS(); err != nil {
+			return err
+		}
+		matrix, multiplication := newMatrix(m, 0, 2, 2, 4, mpsTypes[num.Float32]), newMultiplication(l.b.device, 2, 2, 2)
+		defer matrix.release()
+		defer multiplication.release()
 		return f(map[string]object{"NSObject": options.object, "NSString": text.object, "NSError": {e}, "NSArray": all.object,
 			"MTLDevice": l.b.device.object, "MTLCompileOptions": options.object, "MTLLibrary": l.b.libraries["assumption touch"].object,
 			"MTLComputePipelineState": l.b.kernels[plain("touch")].pipeline.object, "MTLCommandQueue": l.b.queue.object,
 			"MTLCommandBuffer": commands.object, "MTLComputeCommandEncoder": encoder.object, "MTLCommandEncoder": encoder.object,
-			"MTLBuffer": m.object})
+			"MTLBuffer": m.object, "MPSMatrixDescriptor": {id(getClass("MPSMatrixDescriptor"))}, "MPSMatrix": matrix.object,
+			"MPSMatrixMultiplication": multiplication.object})
 	})
 }
 

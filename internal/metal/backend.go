@@ -14,6 +14,7 @@ import (
 type Options struct {
 	Activations num.DType // Float32 or Float16
 	FastMath    bool      // ask for Metal's fast math, which only a fault wants
+	MPS         bool      // linear ops run through Apple's MPSMatrixMultiplication, a second opinion on our own kernels
 	// Edit, if not nil, changes a shader's text before it is compiled: a fault. file is its name in package shaders.
 	Edit func(file, source string) (string, error)
 }
@@ -31,6 +32,7 @@ type Backend struct {
 	buffers     []mtlBuffer
 	weights     map[weightKey]*buffer
 	chunk       chunk
+	mps         *mps          // nil: our own kernels multiply
 	timeout     time.Duration // of a command buffer
 	pending     []dispatch
 	ids         []tokenIDs // of the pending embeddings
@@ -76,6 +78,12 @@ func (b *Backend) open(o Options, s source) (err error) {
 	if b.queue = b.device.newQueue(); b.queue.isNil() {
 		return fmt.Errorf("metal: %s gives no command queue", b.info.Device)
 	}
+	if o.MPS {
+		if b.mps, err = newMPS(b.device, b.activations); err != nil {
+			return err
+		}
+		b.info.Gemm = "mps"
+	}
 	options, err := mathOptions(o.FastMath, &b.info)
 	if err != nil {
 		return err
@@ -111,6 +119,9 @@ func (b *Backend) Close() error {
 		for _, l := range b.libraries {
 			l.release()
 		}
+		if b.mps != nil {
+			b.mps.release()
+		}
 		for _, m := range b.buffers {
 			m.release()
 		}
@@ -127,7 +138,7 @@ const (
 	maxArgs  = 32 // bytes
 )
 
-// dispatch is one run of a kernel, written down.
+// dispatch is one run of a kernel, or one product of MPS, written down.
 type dispatch struct {
 	site        engine.Site
 	key         kernelKey
@@ -137,6 +148,7 @@ type dispatch struct {
 	slotCount   int // bound to indices 0 on, the args after them
 	args        [maxArgs]byte
 	argsLen     int
+	product     *product // nil: a kernel of ours
 }
 
 // slot is where a kernel's buffer begins.

@@ -29,6 +29,7 @@ type Info struct {
 	FastMath        bool
 	MathMode        string // "safe", "relaxed" or "fast"; empty where the system has no such option (before macOS 15)
 	Functions       string // "precise" or "fast": what an unqualified tanh means; empty like MathMode
+	Gemm            string // who multiplies matrices: "own" kernels, or "mps"
 	MaxBuffer       int    // bytes
 	WorkingSet      int    // bytes; what Metal recommends to stay under
 	Warnings        []string
@@ -65,7 +66,7 @@ func refuse(d device) error {
 }
 
 func describe(d device, s source) Info {
-	info := Info{Device: d.name(), Host: s.host, Compiler: s.compiler, Cache: s.cache, MaxBuffer: d.maxBufferLength(), WorkingSet: d.workingSet()}
+	info := Info{Device: d.name(), Host: s.host, Compiler: s.compiler, Cache: s.cache, Gemm: "own", MaxBuffer: d.maxBufferLength(), WorkingSet: d.workingSet()}
 	for info.Family = familyApple7 - familyApple; d.supportsFamily(familyApple + info.Family + 1); info.Family++ {
 	}
 	if info.Device == "Apple Paravirtual device" {

@@ -133,7 +133,8 @@ func (b *Backend) landFirst() {
 	b.spare = append(b.spare, f)
 }
 
-// encode writes a flight's dispatches into a command buffer of its own with one serial encoder. It runs on the Metal thread.
+// encode writes a flight's dispatches into a command buffer of its own, with one serial encoder but where MPS brings its own. It runs on the
+// Metal thread.
 func (b *Backend) encode(f *flight) error {
 	for i := range f.list {
 		if err := b.resolve(&f.list[i]); err != nil {
@@ -149,6 +150,12 @@ func (b *Backend) encode(f *flight) error {
 	var told table
 	for i := range f.list {
 		d := &f.list[i]
+		if p := d.product; p != nil {
+			e.endEncoding()
+			e = encoder{}
+			p.kernel.encode(f.commands, p.left, p.right, p.result)
+			continue
+		}
 		if e.isNil() {
 			if e = f.commands.computeEncoder(); e.isNil() {
 				return failure(f.list, errors.New("the command buffer gives no encoder"))
@@ -197,6 +204,12 @@ func (t *table) tell(e encoder, d *dispatch) {
 
 // resolve finds the dispatch's kernel, or makes it.
 func (b *Backend) resolve(d *dispatch) error {
+	if d.product != nil {
+		if err := b.resolveProduct(d.product); err != nil {
+			return &engine.OpError{Site: d.site, Kernel: mpsKernel.name, Err: err}
+		}
+		return nil
+	}
 	k := b.kernels[d.key]
 	if k == nil {
 		name := d.key.name(b.activations)

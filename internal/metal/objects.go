@@ -212,3 +212,26 @@ func (b mtlBuffer) length() int { return int(msgLength.call(b.id, msgLength.sel)
 func (b mtlBuffer) contents() []byte {
 	return unsafe.Slice((*byte)(msgContents.call(b.id, msgContents.sel)), b.length())
 }
+
+// matrix is an MPSMatrix: rows of a buffer, one after another without gaps.
+type matrix struct{ owned }
+
+// newMatrix gives a view of rows times cols elements of size bytes each, from byte offset of b on.
+func newMatrix(b mtlBuffer, offset uint, rows, cols, size int, dataType uint32) matrix {
+	d := msgMatrixDescriptor.call(id(getClass("MPSMatrixDescriptor")), msgMatrixDescriptor.sel, uint(rows), uint(cols), uint(cols*size), dataType)
+	return matrix{owned{object{msgInitMatrix.call(allocate("MPSMatrix").id, msgInitMatrix.sel, b.id, offset, d)}}}
+}
+
+// multiplication is an MPSMatrixMultiplication.
+type multiplication struct{ owned }
+
+// newMultiplication gives result = left · rightᵀ, with a result of rows times cols and sums of inner products; or nil.
+func newMultiplication(d device, rows, cols, inner int) multiplication {
+	o := allocate("MPSMatrixMultiplication")
+	return multiplication{owned{object{msgInitProduct.call(o.id, msgInitProduct.sel, d.id, false, true, uint(rows), uint(cols), uint(inner), 1, 0)}}}
+}
+
+// encode writes the multiplication into b, with an encoder of its own: none may be open.
+func (m multiplication) encode(b commandBuffer, left, right, result matrix) {
+	msgEncodeProduct.call(m.id, msgEncodeProduct.sel, b.id, left.id, right.id, result.id)
+}

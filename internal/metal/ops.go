@@ -32,6 +32,7 @@ type (
 	contextArgs  struct{ first, keys, group, dim, vStride uint32 }
 	activateArgs struct{ dim, function, hasUp uint32 }
 	addArgs      struct{ dim uint32 }
+	addBiasArgs  struct{ cols, stride, hasBias uint32 }
 	softCapArgs  struct {
 		dim uint32
 		cap float32
@@ -63,7 +64,12 @@ func (b *Backend) write(op engine.Op) error {
 		queue(b, o.Site(), plain("layernorm"), simdgroups(1, o.Rows()), simdgroup,
 			layerNormArgs{uint32(o.Dim), o.Eps}, b.act(o.Out), b.act(o.X), b.float(o.W), b.float(o.Bias))
 	case *engine.Linear:
-		b.linear(o)
+		switch {
+		case b.mps != nil:
+			b.multiply(o)
+		default:
+			b.linear(o)
+		}
 	case *engine.RoPE:
 		grid, group := elements(o.Dim, o.Heads, o.Rows())
 		queue(b, o.Site(), plain("rope"), grid, group,

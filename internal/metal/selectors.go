@@ -60,4 +60,10 @@ var (
 
 	msgContents = declare[func(id, sel) unsafe.Pointer]("MTLBuffer", "contents")
 	msgLength   = declare[func(id, sel) uint]("MTLBuffer", "length")
+
+	msgMatrixDescriptor = declare[func(id, sel, uint, uint, uint, uint32) id]("MPSMatrixDescriptor", "matrixDescriptorWithRows:columns:rowBytes:dataType:")
+	msgInitMatrix       = declare[func(id, sel, id, uint, id) id]("MPSMatrix", "initWithBuffer:offset:descriptor:")
+	msgInitProduct      = declare[func(id, sel, id, bool, bool, uint, uint, uint, float64, float64) id]("MPSMatrixMultiplication",
+		"initWithDevice:transposeLeft:transposeRight:resultRows:resultColumns:interiorColumns:alpha:beta:")
+	msgEncodeProduct = declare[func(id, sel, id, id, id, id)]("MPSMatrixMultiplication", "encodeToCommandBuffer:leftMatrix:rightMatrix:resultMatrix:")
 )

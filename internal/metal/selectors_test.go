@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"os"
 	"reflect"
 	"strconv"
@@ -77,7 +78,9 @@ func TestSelectorsAreApples(t *testing.T) {
 
 func TestFunctionsAreApples(t *testing.T) {
 	api := readAPI(t, "function")
-	for name, f := range functions {
+	all := maps.Clone(functions)
+	all["MPSSupportsMTLDevice"] = &supportsMPS
+	for name, f := range all {
 		if got, want := spelling(reflect.TypeOf(f).Elem()), api["C "+name].goType; got != want {
 			t.Errorf("%s: called as %s, Apple's is %q", name, got, want)
 		}
