@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"math"
+	"sync"
 
 	"llmrun/internal/ctconv"
 )
@@ -23,9 +24,10 @@ type Config struct {
 	FourNorms    bool    // norms after attention and feed-forward too (Gemma 2, Gemma 3)
 }
 
-// Decoder is a model's weights on a backend. Sessions share it.
+// Decoder is a model's weights on a backend. Sessions share it, and may each be used by a goroutine of their own: their passes take turns.
 type Decoder struct {
 	Config
+	turn      sync.Mutex // who holds it uses the backend
 	backend   Backend
 	embed     Matrix
 	positions Buffer // learned ones, float32 [MaxPositions, Dim], or nil

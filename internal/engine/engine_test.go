@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"llmrun/internal/cpuref"
@@ -363,6 +364,26 @@ func TestSampler(t *testing.T) {
 	for range 100 {
 		if a.Sample(logits) != b.Sample(logits) {
 			t.Fatal("the same seed drew other tokens")
+		}
+	}
+}
+
+// Sessions of one decoder, each in a goroutine of its own, give the bits that they give alone.
+func TestSessionsTakeTurns(t *testing.T) {
+	texts := [][]int{{1, 17, 33, 4, 80, 5, 61, 12}, {1, 9, 30, 31, 32, 7}, {1, 2, 3}}
+	d := load(t, "m_llama", cpu(t, 2))
+	got, want := make([][]uint32, len(texts)), make([][]uint32, len(texts))
+	for i, ids := range texts {
+		want[i] = bits(t, session(t, d, len(ids)), ids, 2)
+	}
+	var wait sync.WaitGroup
+	for i, ids := range texts {
+		wait.Go(func() { got[i] = bits(t, session(t, d, len(ids)), ids, 2) })
+	}
+	wait.Wait()
+	for i := range texts {
+		if !slices.Equal(got[i], want[i]) {
+			t.Errorf("text %d: other bits beside others than alone", i)
 		}
 	}
 }

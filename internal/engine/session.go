@@ -58,6 +58,8 @@ func (d *Decoder) NewSession(capacity int) (*Session, error) {
 	if d.MaxPositions > 0 && capacity > d.MaxPositions {
 		return nil, fmt.Errorf("new session: want room for %d tokens, the model has learned %d positions", capacity, d.MaxPositions)
 	}
+	d.turn.Lock()
+	defer d.turn.Unlock()
 	s := &Session{Backend: d.backend, decoder: d, capacity: capacity, pass: &Pass{}, out: make([]float32, d.Vocabulary)}
 	if err := s.build(); err != nil {
 		return nil, fmt.Errorf("new session of %d tokens: %w", capacity, err)
@@ -67,6 +69,8 @@ func (d *Decoder) NewSession(capacity int) (*Session, error) {
 
 // Reset forgets the text. The cache's old rows stay in memory; no op reads them before they are written anew.
 func (s *Session) Reset() error {
+	s.decoder.turn.Lock()
+	defer s.decoder.turn.Unlock()
 	for _, t := range s.tables {
 		if t.switchesAt(0, s.ct2Rows) {
 			if err := t.fill(s.capacity, 0); err != nil {
@@ -100,16 +104,12 @@ func (s *Session) Prefill(ctx context.Context, ids []int, progress func(done int
 	}
 	for start := 0; start < len(ids); start += chunk {
 		end := min(start+chunk, len(ids))
-		if err := s.growTables(end); err != nil {
-			return err
-		}
 		for from := start; from < end; from += blockRows {
 			to := min(from+blockRows, end)
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			pass := Pass{Step: s.step, Rows: to - from, Pos: s.pos, Span: Span{Chunk: chunk, ChunkStart: start}}
-			if err := s.run(ids[from:to], pass, s.body); err != nil {
+			if err := s.block(ids[from:to], Span{Chunk: chunk, ChunkStart: start}, end); err != nil {
 				return err
 			}
 			if progress != nil {
@@ -121,6 +121,16 @@ func (s *Session) Prefill(ctx context.Context, ids []int, progress func(done int
 	return nil
 }
 
+// block feeds some tokens of a prompt, of which so many will have been seen when its present chunk is over.
+func (s *Session) block(ids []int, span Span, seen int) error {
+	s.decoder.turn.Lock()
+	defer s.decoder.turn.Unlock()
+	if err := s.growTables(seen); err != nil {
+		return err
+	}
+	return s.run(ids, Pass{Step: s.step, Rows: len(ids), Pos: s.pos, Span: span}, s.body)
+}
+
 // Step feeds one token and gives the logits of the next, which are good until the next call.
 func (s *Session) Step(id int) (logits []float32, err error) {
 	if err := s.check([]int{id}); err != nil {
@@ -129,6 +139,8 @@ func (s *Session) Step(id int) (logits []float32, err error) {
 	if s.step == 0 {
 		s.step = 1 // a one-token prompt has no step 0
 	}
+	s.decoder.turn.Lock()
+	defer s.decoder.turn.Unlock()
 	if err := s.growTables(s.pos + 1); err != nil {
 		return nil, err
 	}
@@ -159,7 +171,9 @@ func (s *Session) check(ids []int) error {
 }
 
 // decode is the pass of the next step.
-func (s *Session) decode() Pass { return Pass{Step: s.step, Rows: 1, Pos: s.pos, Span: Span{Decode: true}} }
+func (s *Session) decode() Pass {
+	return Pass{Step: s.step, Rows: 1, Pos: s.pos, Span: Span{Decode: true}}
+}
 
 // run passes ids through ops.
 func (s *Session) run(ids []int, pass Pass, ops []Op) error {
