@@ -107,6 +107,7 @@ for model in tiny-gemma2 tiny-qwen2; do
   for type in float32 float16; do
     step "compare-$model-$type" 0 "$llmrun" compare --model $model --compute-type $type --json -o "$out/compare-$model-$type.json" --html "$out/compare-$model-$type.html" -v
   done
+  step "mps-$model" 0 "$llmrun" compare --model $model --metal-gemm mps --json -o "$out/mps-$model.json" -v
   step "trace-$model" 0 trace $model
 done
 # The first story: a fast tanh without its clamp is NaN in layer 7. That the clamp alone mends it under fast math is TestGELUClamp.

@@ -32,6 +32,9 @@ func (f *compareFlags) chooseFault(flags *pflag.FlagSet) (err error) {
 	if !flags.Changed("compute-type") {
 		f.computeType = cmp.Or(m.ComputeType, "float32")
 	}
+	if !flags.Changed("metal-gemm") && m.MPS {
+		f.metalGemm = "mps"
+	}
 	if flags.Changed("prompts") || flags.Changed("prompt") || flags.Changed("ids") {
 		return nil
 	}

@@ -86,6 +86,9 @@ func (f *compareFlags) describe(c *parity.Comparison, o *opened, reference, cand
 		if info.Host {
 			side.to.Device = "host device, " + info.Compiler
 		}
+		if info.Gemm == "mps" {
+			side.to.Device += ", MPS"
+		}
 		env.Metal = describeMetal(info)
 	}
 	c.Env = env

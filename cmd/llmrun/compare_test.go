@@ -67,6 +67,7 @@ type compared struct {
 	}
 	Candidate struct {
 		ComputeType string `json:"compute_type"`
+		Device      string
 	}
 }
 
@@ -85,6 +86,15 @@ func comparison(t *testing.T, exit int, args ...string) *compared {
 		t.Errorf("%v: exit %d, and the JSON of schema %q says %d", args, exit, c.Schema, c.Exit)
 	}
 	return &c
+}
+
+// TestCompareMPS: the second opinion says so, and agrees.
+func TestCompareMPS(t *testing.T) {
+	needMetal(t)
+	c := comparison(t, 0, "--metal-gemm", "mps", "-p", "Once upon a time", "-n", "4", "--shadow", "off", "--legs", "off")
+	if c.Verdict != parity.Match || !strings.HasSuffix(c.Candidate.Device, ", MPS") {
+		t.Errorf("%s on %q", c.Verdict, c.Candidate.Device)
+	}
 }
 
 // promptFile writes a prompts file with some of the built-in texts.

@@ -206,6 +206,7 @@ func TestGenerateRefuses(t *testing.T) {
 		{[]string{"-p", "x", "--logprobs", "3"}, "--logprobs: want --json"},
 		{[]string{"-p", "x", "-n", "0"}, "--max-tokens: want at least 1, got 0"},
 		{[]string{"-p", "x", "--bos", "maybe"}, `--bos: want auto, on or off, got "maybe"`},
+		{[]string{"-p", "x", "--metal-gemm", "apple"}, `--metal-gemm: want own or mps, got "apple"`},
 		{[]string{"-p", "x", "--stop", ""}, "--stop: want a text, got an empty one"},
 		{[]string{"--ids", "1,x"}, `--ids: want numbers with commas between, got "x"`},
 		{[]string{"--ids", "2,1536"}, "prompt: want ids from 0 to 1535, got 1536"},

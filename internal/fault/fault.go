@@ -20,6 +20,7 @@ type Fault struct {
 
 	Edits    []Edit // of shaders
 	FastMath bool   // compile with Metal's fast math
+	MPS      bool   // Apple's MPS multiplies the candidate's matrices
 	// Wrap makes the mistake around a backend. What it keeps in mind belongs to the backend that it returns.
 	Wrap      func(engine.Backend) engine.Backend
 	Prompt    func(ids []int) []int       // what the side is fed instead of the prompt
@@ -55,7 +56,7 @@ func All() (all []Fault) {
 		kind   Kind
 		faults []Fault
 	}{
-		{Kernel, elementFaults}, {Kernel, normFaults}, {Kernel, linearFaults}, {Kernel, attentionFaults},
+		{Kernel, elementFaults}, {Kernel, normFaults}, {Kernel, linearFaults}, {Kernel, mpsFaults}, {Kernel, attentionFaults},
 		{Engine, opFaults}, {Engine, bufferFaults}, {Engine, weightFaults}, {Instrument, instrumentFaults},
 	} {
 		for _, f := range part.faults {
