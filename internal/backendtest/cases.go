@@ -13,7 +13,7 @@ var weightTypes = []num.DType{num.Float32, num.Float16, num.BFloat16, num.Int8}
 // Cases gives the table: every op with every type of weight, in sizes that hurt and in the models' own.
 func Cases() []Case {
 	var all []Case
-	for _, list := range [][]Case{embeds(), norms(), layerNorms(), linears(), ropes(), kvWrites(), attentions(), activations(), adds(), softCaps()} {
+	for _, list := range [][]Case{embeds(), norms(), layerNorms(), linears(), quantizedLinears(), ropes(), kvWrites(), attentions(), activations(), adds(), softCaps()} {
 		all = append(all, list...)
 	}
 	return all

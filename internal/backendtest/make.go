@@ -114,6 +114,25 @@ func (m *maker) vector(values []float32) engine.Buffer {
 	return m.upload(num.Float32, data, len(values))
 }
 
+// quantized is matrix in int8, with the scales by which a file's rows are divided; at the least also rows of -128, and of ±127 by turns.
+func (m *maker) quantized(rows, cols int) engine.Matrix {
+	m.tb.Helper()
+	data, scale := make([]byte, rows*cols), m.random(rows, 40)
+	for i := range data {
+		data[i] = byte(m.rand.IntN(255) - 127)
+		switch r := i / cols; {
+		case rows > 4 && r == 2:
+			data[i] = 0x80
+		case rows > 4 && r == 3:
+			data[i] = byte(127 - 254*(i%2))
+		}
+	}
+	for i := range scale {
+		scale[i] = 127*float32(math.Sqrt(float64(cols))) + scale[i]
+	}
+	return engine.Matrix{Buffer: m.upload(num.Int8, data, rows, cols), Scale: m.vector(scale), Rows: rows, Cols: cols}
+}
+
 // matrix is a random weight whose products with values of size 1 have size 1, more or less.
 func (m *maker) matrix(d num.DType, rows, cols int) engine.Matrix {
 	m.tb.Helper()

@@ -16,6 +16,7 @@ import (
 var properties = map[string]func(t *testing.T, b engine.Backend){
 	"a row alone equals the row in a batch":     rowAlone,
 	"prefill of n tokens equals n decode steps": prefillIsDecode,
+	"a quantized linear has one result":         oneResult,
 	"softmax ignores a shift":                   softmaxShift,
 	"rope keeps length":                         ropeLength,
 	"equal KV heads make GQA of MHA":            equalHeads,

@@ -32,7 +32,8 @@ type Backend struct {
 	buffers     []mtlBuffer
 	weights     map[weightKey]*buffer
 	chunk       chunk
-	mps         *mps          // nil: our own kernels multiply
+	mps         *mps // nil: our own kernels multiply
+	quantizer   quantizer
 	timeout     time.Duration // of a command buffer
 	pending     []dispatch
 	ids         []tokenIDs // of the pending embeddings
@@ -134,7 +135,7 @@ func (b *Backend) Close() error {
 }
 
 const (
-	maxSlots = 5
+	maxSlots = 6
 	maxArgs  = 32 // bytes
 )
 

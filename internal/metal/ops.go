@@ -65,6 +65,8 @@ func (b *Backend) write(op engine.Op) error {
 			layerNormArgs{uint32(o.Dim), o.Eps}, b.act(o.Out), b.act(o.X), b.float(o.W), b.float(o.Bias))
 	case *engine.Linear:
 		switch {
+		case o.Quantized:
+			b.quantizedLinear(o)
 		case b.mps != nil:
 			b.multiply(o)
 		default:

@@ -51,6 +51,10 @@ func everyOp(act num.DType, dim int, buf func(num.DType, int) engine.Buffer) []e
 			&engine.Linear{Place: place(one, "qkv"), Out: hidden(vocabulary), X: hidden(dim), W: m, Bias: vector(vocabulary)},
 			&engine.Linear{Place: place(pass, "qkv"), Out: hidden(vocabulary), X: hidden(dim), W: m})
 	}
+	i8 := engine.Matrix{Buffer: buf(num.Int8, vocabulary*dim), Scale: vector(vocabulary), Rows: vocabulary, Cols: dim}
+	ops = append(ops,
+		&engine.Linear{Place: place(one, "qkv"), Out: hidden(vocabulary), X: hidden(dim), W: i8, Bias: vector(vocabulary), Quantized: true},
+		&engine.Linear{Place: place(pass, "qkv"), Out: hidden(vocabulary), X: hidden(dim), W: i8, Quantized: true, Truncated: true})
 	for f := engine.ReLU; f <= engine.Sigmoid; f++ {
 		ops = append(ops, &engine.Activate{Place: place(pass, "act"), Out: hidden(dim), Gate: hidden(dim), Up: hidden(dim), Dim: dim, F: f})
 	}

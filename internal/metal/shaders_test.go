@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -69,7 +70,7 @@ func TestArgs(t *testing.T) {
 	kinds := map[reflect.Kind]string{reflect.Uint32: "uint", reflect.Float32: "float"}
 	all := readShaders(t)
 	args := []any{embedArgs{}, layerNormArgs{}, rmsNormArgs{}, linearArgs{}, ropeArgs{}, kvWriteArgs{}, scoresArgs{}, softmaxArgs{}, contextArgs{},
-		activateArgs{}, addArgs{}, addBiasArgs{}, softCapArgs{}}
+		activateArgs{}, addArgs{}, addBiasArgs{}, softCapArgs{}, attentionArgs{}, residualArgs{}, ropeKVArgs{}, quantizeArgs{}, linearI8Args{}}
 	if len(args) != len(all) {
 		t.Errorf("%d args structs for %d shaders", len(args), len(all))
 	}
@@ -113,52 +114,67 @@ func TestBufferOrder(t *testing.T) {
 	all, seen := readShaders(t), map[string]bool{}
 	for _, activations := range []num.DType{num.Float32, num.Float16} {
 		b, buf := recorder(activations)
+		q, inverse := buf(num.Int8, 1<<10).(*buffer), buf(num.Float32, 1<<10).(*buffer)
+		b.quantizer.q, b.quantizer.inverse, b.quantizer.room = slot{mtl: q.mtl}, slot{mtl: inverse.mtl}, [2]int{1 << 10, 1 << 10}
 		for _, op := range everyOp(activations, 36, buf) {
 			b.pending = b.pending[:0] // an Embed syncs what is pending
 			b.Run(op)
-			d := b.pending[0]
-			name, s := d.key.name(activations), all[d.key.shader]
-			seen[name] = true
-			if !s.instances[name] {
-				t.Errorf("%T: %s.metal has no kernel %s", op, d.key.shader, name)
-			}
-			if n := len(s.parameters); n != d.slotCount+1 || s.parameters[n-1] != "args" {
-				t.Fatalf("%T binds %d buffers and args, %s takes %q", op, d.slotCount, name, s.parameters)
-			}
-			if d.argsLen != 4*len(s.argsFields) {
-				t.Errorf("%T: %d bytes of args, %s has %d fields of 4", op, d.argsLen, name, len(s.argsFields))
-			}
 			out, in := op.Operands()
 			operands, taken := map[string]engine.Operand{}, map[string]bool{}
 			for _, o := range append(out, in...) {
 				operands[o.Name] = o
 			}
-			for i, p := range s.parameters[:d.slotCount] {
-				o, ok := operands[p]
-				if !ok { // an absent scale, bias, positions or up: bound to what stands before it
-					o = operands[map[string]string{"scale": "w", "bias": "w", "positions": "w", "up": "gate"}[p]]
-				}
-				m := o.Buffer.(*buffer)
-				if d.slots[i].mtl != m.mtl {
-					t.Errorf("%T: index %d is %s, bound to another buffer", op, i, p)
-				}
-				if want := uint(o.Offset * m.dtype.Size()); d.slots[i].offset != want {
-					t.Errorf("%T: %s begins at byte %d, bound from %d", op, p, want, d.slots[i].offset)
-				}
-				taken[p] = true
+			if l, ok := op.(*engine.Linear); ok && l.Quantized { // what one of its kernels leaves for the other
+				operands["q"], operands["inverse"] = engine.Operand{Buffer: q}, engine.Operand{Buffer: inverse}
+			}
+			for _, d := range b.pending {
+				bound(t, all, op, &d, activations, operands, taken)
+				seen[d.key.name(activations)] = true
 			}
 			for o := range operands {
 				if !taken[o] {
-					t.Errorf("%T: %s does not take %s", op, name, o)
+					t.Errorf("%T: %s does not take %s", op, b.pending[0].key.name(activations), o)
 				}
 			}
 		}
 	}
-	for _, s := range all {
+	for file, s := range all {
+		if slices.Contains((&Backend{}).Fusions(), file) { // see fuse_test.go
+			continue
+		}
 		for name := range s.instances {
 			if !seen[name] && s.argsName != "AddBiasArgs" { // which follows a product of MPS: see mps_test.go
 				t.Errorf("no op runs %s", name)
 			}
 		}
+	}
+}
+
+// bound compares what a dispatch of op binds with the operands, and notes which those are.
+func bound(t *testing.T, all map[string]shader, op engine.Op, d *dispatch, activations num.DType, operands map[string]engine.Operand, taken map[string]bool) {
+	t.Helper()
+	name, s := d.key.name(activations), all[d.key.shader]
+	if !s.instances[name] {
+		t.Errorf("%T: %s.metal has no kernel %s", op, d.key.shader, name)
+	}
+	if n := len(s.parameters); n != d.slotCount+1 || s.parameters[n-1] != "args" {
+		t.Fatalf("%T binds %d buffers and args, %s takes %q", op, d.slotCount, name, s.parameters)
+	}
+	if d.argsLen != 4*len(s.argsFields) {
+		t.Errorf("%T: %d bytes of args, %s has %d fields of 4", op, d.argsLen, name, len(s.argsFields))
+	}
+	for i, p := range s.parameters[:d.slotCount] {
+		o, ok := operands[p]
+		if !ok { // an absent scale, bias, positions or up: bound to what stands before it
+			o = operands[map[string]string{"scale": "w", "bias": "w", "positions": "w", "up": "gate"}[p]]
+		}
+		m := o.Buffer.(*buffer)
+		if d.slots[i].mtl != m.mtl {
+			t.Errorf("%T: index %d is %s, bound to another buffer", op, i, p)
+		}
+		if want := uint(o.Offset * m.dtype.Size()); d.slots[i].offset != want {
+			t.Errorf("%T: %s begins at byte %d, bound from %d", op, p, want, d.slots[i].offset)
+		}
+		taken[p] = true
 	}
 }
