@@ -15,6 +15,7 @@ type Options struct {
 	Activations num.DType // Float32 or Float16
 	FastMath    bool      // ask for Metal's fast math, which only a fault wants
 	MPS         bool      // linear ops run through Apple's MPSMatrixMultiplication, a second opinion on our own kernels
+	Fuse        bool      // run fused kernels where adjacent ops allow it (fuse.go)
 	// Edit, if not nil, changes a shader's text before it is compiled: a fault. file is its name in package shaders.
 	Edit func(file, source string) (string, error)
 }
@@ -32,8 +33,8 @@ type Backend struct {
 	buffers     []mtlBuffer
 	weights     map[weightKey]*buffer
 	chunk       chunk
-	mps         *mps // nil: our own kernels multiply
 	quantizer   quantizer
+	mps         *mps          // nil: our own kernels multiply
 	timeout     time.Duration // of a command buffer
 	pending     []dispatch
 	ids         []tokenIDs // of the pending embeddings
@@ -43,6 +44,8 @@ type Backend struct {
 	spare       []*flight
 	tickets     int                 // given out
 	operands    [2][]engine.Operand // of the op that is checked, kept for their room
+	fuses       []bool              // which of the fusions are made
+	lost        map[mtlBuffer]bool  // what fused kernels have not written
 	err         error
 }
 
@@ -59,7 +62,11 @@ func Open(o Options) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{activations: o.Activations, thread: newThread(), kernels: map[kernelKey]*kernel{}, weights: map[weightKey]*buffer{}}
+	b := &Backend{activations: o.Activations, thread: newThread(), kernels: map[kernelKey]*kernel{}, weights: map[weightKey]*buffer{},
+		fuses: make([]bool, len(fusions)), lost: map[mtlBuffer]bool{}}
+	for _, name := range b.Fusions() {
+		b.SetFusion(name, o.Fuse)
+	}
 	b.thread.do(func() { err = b.open(o, s) })
 	if err != nil {
 		b.Close()
@@ -135,7 +142,7 @@ func (b *Backend) Close() error {
 }
 
 const (
-	maxSlots = 6
+	maxSlots = 7
 	maxArgs  = 32 // bytes
 )
 
@@ -160,8 +167,13 @@ type slot struct {
 
 // queue writes a dispatch down. A is the args struct, as the shader spells it.
 func queue[A any](b *Backend, site engine.Site, key kernelKey, grid, group size, args A, slots ...slot) {
+	b.pending = append(b.pending, newDispatch(site, key, grid, group, args, slots...))
+	b.fuse()
+}
+
+func newDispatch[A any](site engine.Site, key kernelKey, grid, group size, args A, slots ...slot) dispatch {
 	d := dispatch{site: site, key: key, grid: grid, group: group, slotCount: len(slots), argsLen: int(unsafe.Sizeof(args))}
 	copy(d.slots[:], slots)
 	copy(d.args[:], unsafe.Slice((*byte)(unsafe.Pointer(&args)), d.argsLen))
-	b.pending = append(b.pending, d)
+	return d
 }

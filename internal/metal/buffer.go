@@ -22,11 +22,13 @@ type buffer struct {
 func (b *buffer) DType() num.DType { return b.dtype }
 func (b *buffer) Len() int         { return b.n }
 
-// Host is documented at engine.Buffer. It is the only way to the contents: it commits what is queued and waits for it.
+// Host is documented at engine.Buffer. It is the only way to the contents: it commits what is queued and waits for it. What is
+// lost (fuse.go) is NaN.
 func (b *buffer) Host() ([]byte, error) {
 	if err := b.backend.Sync(); err != nil {
 		return nil, err
 	}
+	b.found()
 	return b.bytes, nil
 }
 

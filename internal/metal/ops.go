@@ -65,10 +65,10 @@ func (b *Backend) write(op engine.Op) error {
 			layerNormArgs{uint32(o.Dim), o.Eps}, b.act(o.Out), b.act(o.X), b.float(o.W), b.float(o.Bias))
 	case *engine.Linear:
 		switch {
-		case o.Quantized:
-			b.quantizedLinear(o)
 		case b.mps != nil:
 			b.multiply(o)
+		case o.Quantized:
+			b.quantizedLinear(o)
 		default:
 			b.linear(o)
 		}
@@ -234,5 +234,5 @@ func (b *Backend) check(op engine.Op) error {
 			}
 		}
 	}
-	return nil
+	return b.written(op, b.operands[0], b.operands[1])
 }
