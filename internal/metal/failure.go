@@ -16,7 +16,7 @@ const commandErrorDomain = "MTLCommandBufferErrorDomain"
 
 // commandErrors are the codes of MTLCommandBufferError: their name, and what would help.
 var commandErrors = map[int]struct{ name, hint string }{
-	1:  {"internal error", ""},
+	1:  {"internal", ""},
 	2:  {"timeout", "the system stops what keeps the GPU busy for seconds: let it do less besides, or take a smaller model"},
 	3:  {"page fault", "a kernel left its buffers: MTL_SHADER_VALIDATION=1 shows where"},
 	4:  {"access revoked", "the system refuses this process the GPU after too many failures: start llmrun again"},

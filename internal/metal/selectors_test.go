@@ -13,7 +13,7 @@ import (
 )
 
 // apiRow is a row of testdata/metal-api.tsv, which was made from Apple's headers.
-type apiRow struct{ arguments, availability, ownership, goType string }
+type apiRow struct{ arguments, result, availability, ownership, goType string }
 
 // readAPI reads the rows of a kind by "owner name".
 func readAPI(t *testing.T, kind string) map[string]apiRow {
@@ -25,7 +25,7 @@ func readAPI(t *testing.T, kind string) map[string]apiRow {
 	rows := map[string]apiRow{}
 	for line := range strings.Lines(string(text)) {
 		if f := strings.Split(strings.TrimSuffix(line, "\n"), "\t"); len(f) == 12 && f[0] == kind {
-			rows[f[1]+" "+f[2]] = apiRow{f[3], f[5], f[8], f[10]}
+			rows[f[1]+" "+f[2]] = apiRow{f[3], f[4], f[5], f[8], f[10]}
 		}
 	}
 	if len(rows) == 0 {

@@ -2,6 +2,7 @@
 #include "metal.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -13,7 +14,8 @@ namespace {
 pthread_mutex_t run_mu = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t run_committed = PTHREAD_COND_INITIALIZER, run_completed = PTHREAD_COND_INITIALIZER;
 CommandBuffer *run_first, *run_last;
-bool running;  // somebody executes
+bool running;   // somebody executes
+int  fail_next;  // the code with which the next command buffer ends, whatever it does; for tests
 
 double now() {
     timespec t;
@@ -46,6 +48,10 @@ void run_one() {
     b->start = now();
     exec_run(b->cmds, (msl_u32)b->ncmds, &e);
     b->end = now();
+    if (int code = __atomic_exchange_n(&fail_next, 0, __ATOMIC_RELAXED)) {
+        e.code = code;
+        snprintf(e.text, sizeof e.text, "as hostmetal_fail_next was asked to");
+    }
     if (e.code) b->error = new_error("MTLCommandBufferErrorDomain", e.code, e.text);
     let_go(b);
     pthread_mutex_lock(&run_mu);
@@ -325,6 +331,8 @@ const Method encoder_methods[] = {
 };
 
 }  // namespace
+
+EXPORT void hostmetal_fail_next(int code) { __atomic_store_n(&fail_next, code, __ATOMIC_RELAXED); }
 
 Class Queue_ = PRIVATE_CLASS("MTLCommandQueue", Queue, queue_dealloc, queue_methods);
 Class CommandBuffer_ = PRIVATE_CLASS("MTLCommandBuffer", CommandBuffer, command_buffer_dealloc, command_buffer_methods);
