@@ -12,7 +12,6 @@ import (
 
 	"llmrun/internal/cpuref/oracle"
 	"llmrun/internal/engine"
-	"llmrun/internal/num"
 )
 
 // Run runs the suite. open gives a fresh backend, which Run closes.
@@ -147,14 +146,11 @@ func (f finding) String() string {
 // ulp is the greatest error in ulps of the wanted value, over values of a 16th of the largest one and more: in those below, what
 // counts is what cancelled.
 func (f finding) ulp() (worst float64) {
-	largest, bits := 0.0, 24
+	largest, bits := 0.0, f.Operand.Buffer.DType().Precision().Digits
 	for _, w := range f.Want {
 		if !math.IsInf(w, 0) && !math.IsNaN(w) {
 			largest = max(largest, math.Abs(w))
 		}
-	}
-	if f.Operand.Buffer.DType() == num.Float16 {
-		bits = 11
 	}
 	for i, w := range f.Want {
 		if size := math.Abs(w); size > 0 && size >= largest/16 && !math.IsInf(w, 0) && !math.IsInf(f.got[i], 0) && f.got[i] == f.got[i] {

@@ -43,6 +43,33 @@ func (d DType) String() string {
 // IsFloat tells whether the elements are floating-point numbers.
 func (d DType) IsFloat() bool { return d == Float32 || d == Float16 || d == BFloat16 }
 
+// Precision is how finely a floating-point type can tell numbers apart.
+type Precision struct {
+	Digits   int     // of the significand, the leading bit too: rounding errs by 2^-Digits, relative
+	Least    float64 // the smallest number above 0
+	Overflow float64 // from here on rounding gives infinity: half a last bit above the largest number
+}
+
+// Precision gives a floating-point type's.
+func (d DType) Precision() Precision {
+	switch d {
+	case Float32:
+		return Precision{24, 0x1p-149, 0x1.ffffffp127}
+	case Float16:
+		return Precision{11, 0x1p-24, 65520}
+	case BFloat16:
+		return Precision{8, 0x1p-133, 0x1.ffp127}
+	}
+	panic(fmt.Sprintf("BUG: %v is no floating-point type", d))
+}
+
+// Round gives v as an element of a floating-point type holds it, rounded to float32 first.
+func (d DType) Round(v float64) float64 {
+	var b [4]byte
+	PutFloat32(d, b[:], 0, float32(v))
+	return float64(Float32At(d, b[:], 0))
+}
+
 // Float16ToFloat32 widens an IEEE half, exactly; a NaN keeps its payload.
 func Float16ToFloat32(h uint16) float32 {
 	sign := uint32(h&0x8000) << 16

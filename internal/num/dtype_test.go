@@ -77,3 +77,22 @@ func TestBFloat16EveryValue(t *testing.T) {
 		}
 	}
 }
+
+// TestPrecision: what a type's precision says is where its rounding changes.
+func TestPrecision(t *testing.T) {
+	for _, d := range []DType{Float32, Float16, BFloat16} {
+		p := d.Precision()
+		last := math.Ldexp(1, 1-p.Digits) // of 1
+		for _, c := range []struct{ v, want float64 }{
+			{1 + last, 1 + last}, {1 + last/2, 1}, {1 + 3*last/2, 1 + 2*last},
+			{p.Least, p.Least}, {p.Least / 2, 0}, {3 * p.Least / 2, 2 * p.Least}, {p.Overflow, math.Inf(1)},
+		} {
+			if got := d.Round(c.v); got != c.want {
+				t.Errorf("%v: %x rounds to %x, want %x", d, c.v, got, c.want)
+			}
+		}
+		if got := d.Round(p.Overflow * (1 - last/8)); math.IsInf(got, 0) {
+			t.Errorf("%v: a number below %x rounds to infinity", d, p.Overflow)
+		}
+	}
+}

@@ -42,17 +42,7 @@ func newRoundoff(reference, candidate num.DType) *roundoff {
 func (r *roundoff) reset() { r.rand = rand.New(rand.NewPCG(1, 2)) }
 
 // unitRoundoff is half the distance of 1 from the next number.
-func unitRoundoff(d num.DType) float64 {
-	switch d {
-	case num.Float32:
-		return 0x1p-24
-	case num.Float16:
-		return 0x1p-11
-	case num.BFloat16:
-		return 0x1p-8
-	}
-	panic("BUG: activations of type " + d.String())
-}
+func unitRoundoff(d num.DType) float64 { return math.Ldexp(1, -d.Precision().Digits) }
 
 // tap is for a session of the reference: it perturbs each op's output in place.
 func (r *roundoff) tap(op engine.Op) {

@@ -107,7 +107,7 @@ func (m *Meter) measure(op engine.Op) error {
 			}
 			unit := lastBit(d, max(math.Abs(j.Want[i]), size(op, in, i/j.Operand.Cols, i%j.Operand.Cols)))
 			seen := func(units float64) bool {
-				return j.Strays(i, stored(d, v+units*unit)) > 1 && j.Strays(i, stored(d, v-units*unit)) > 1
+				return j.Strays(i, d.Round(v+units*unit)) > 1 && j.Strays(i, d.Round(v-units*unit)) > 1
 			}
 			e := 0
 			for e < magnitudes && !seen(magnitude(e)) {
@@ -119,24 +119,14 @@ func (m *Meter) measure(op engine.Op) error {
 	return nil
 }
 
-// stored is v as a buffer of type d holds it.
-func stored(d num.DType, v float64) float64 {
-	b := make([]byte, 4)
-	num.PutFloat32(d, b, 0, float32(v))
-	return float64(num.Float32At(d, b, 0))
-}
-
 // lastBit is the distance of the values of type d around v.
 func lastBit(d num.DType, v float64) float64 {
-	digits, smallest := 23, -149
-	if d == num.Float16 {
-		digits, smallest = 10, -24
-	}
+	p := d.Precision()
 	if v == 0 {
-		return math.Exp2(float64(smallest))
+		return p.Least
 	}
 	_, e := math.Frexp(v) // v = f·2^e, f in [½, 1)
-	return math.Exp2(float64(max(e-1-digits, smallest)))
+	return max(math.Ldexp(1, e-p.Digits), p.Least)
 }
 
 // size is the largest value that is rounded on the way to element (r, c), where that may be much larger than the element itself: a sum's

@@ -112,12 +112,13 @@ func (v *verdict) judged(what string, op engine.Op) variant {
 
 // made is a variant of values that pass so many roundings to float32, relative to size.
 func (v *verdict) made(what string, roundings float64, f func(r, c int) (want, size float64)) variant {
-	half := v.Operand.Buffer.DType() == num.Float16
+	d := v.Operand.Buffer.DType()
 	return variant{what, func(r, c int) (float64, float64) {
 		want, size := f(r, c)
 		allowed := roundings*unit*size + 0x1p-126
-		if half {
-			allowed += max(0x1p-11*(math.Abs(want)+allowed), 0x1p-25)
+		if d != num.Float32 {
+			p := d.Precision()
+			allowed += max(math.Ldexp(math.Abs(want)+allowed, -p.Digits), p.Least)
 		}
 		return want, allowed
 	}}

@@ -5,7 +5,6 @@ import (
 	"math"
 
 	"llmrun/internal/engine"
-	"llmrun/internal/num"
 )
 
 // Judged is what one output operand of an op should hold: Rows·Cols elements, row after row. An element may stray Allowed from
@@ -38,7 +37,7 @@ func (j Judged) Got() ([]float64, error) {
 
 // Strays is the error of element i over what is allowed, if it is got; beyond 1 it is bad. See Report.WorstRatio.
 func (j Judged) Strays(i int, got float64) float64 {
-	return strays(got, j.Want[i], j.Allowed[i], overflow(j.Operand.Buffer.DType()))
+	return strays(got, j.Want[i], j.Allowed[i], j.Operand.Buffer.DType().Precision().Overflow)
 }
 
 // Compare holds got to what was judged.
@@ -73,12 +72,4 @@ func strays(got, want, allowed, limit float64) float64 {
 		panic(fmt.Sprintf("BUG: no bound beside %g", want))
 	}
 	return math.Abs(got-want) / allowed
-}
-
-// overflow is where rounding to a type gives infinity: half a last bit above the greatest value.
-func overflow(d num.DType) float64 {
-	if d == num.Float16 {
-		return 65520
-	}
-	return 0x1.ffffffp127
 }

@@ -136,14 +136,19 @@ type output struct {
 // run stays at two thirds of every bound, and one that comes nearer is worth a look.
 const reserve = 1.5
 
-// set states element i of row r. Storing as a half rounds once more, by 2^-11 relative, or 2^-25 among the subnormal halves. A
-// value that no arithmetic has touched has one right answer.
+// set states element i of row r. Storing as a 16-bit type rounds once more, by 2^-Digits relative, or by half its least number among the
+// subnormal ones, which as bfloat16 may be flushed instead (a half's may not: Metal Shading Language Specification, §8.1). A value that no
+// arithmetic has touched has one right answer.
 func (o output) set(r, i int, a approx) {
-	if o.dtype == num.Float16 {
-		if a.err == 0 {
-			a.v = float64(num.Float16ToFloat32(num.Float32ToFloat16(float32(a.v))))
-		} else {
-			a.err += max(0x1p-11*(math.Abs(a.v)+a.err), 0x1p-25)
+	switch {
+	case o.dtype == num.Float32:
+	case a.err == 0:
+		a.v = o.dtype.Round(a.v)
+	default:
+		p := o.dtype.Precision()
+		a.err += max(math.Ldexp(math.Abs(a.v)+a.err, -p.Digits), p.Least/2)
+		if o.dtype == num.BFloat16 && math.Abs(a.v)-a.err < tiny {
+			a.err += tiny
 		}
 	}
 	o.Want[r*o.Operand.Cols+i], o.Allowed[r*o.Operand.Cols+i] = a.v, reserve*a.err
