@@ -34,7 +34,7 @@ type Matrix struct {
 // everything that ops hand to each other has the type Activations, but for token ids (int32).
 type Backend interface {
 	Name() string           // "cpu" or "metal"
-	Activations() num.DType // float32 or float16: the type of hidden states, KV cache and logits
+	Activations() num.DType // float32, float16 or bfloat16: the type of hidden states, KV cache and logits
 	// NewBuffer gives n zeroed elements.
 	NewBuffer(d num.DType, n int) (Buffer, error)
 	// Upload gives a weight's bytes as they lie in the file, in place where the backend can read them there:
@@ -51,11 +51,17 @@ type Backend interface {
 // Fuser is a backend that can run several ops as one kernel. Whoever looks at buffers between two ops sees them as without: then no
 // kernel is fused over that place.
 type Fuser interface {
-	// Fusions names the fused kernels, and Stands what each stands for: "scores+softmax+context".
-	Fusions() []string
-	Stands(name string) string
-	// SetFusion says whether a kernel is used from the next op on.
+	// Fusions lists the fused kernels that are in use.
+	Fusions() []Fusion
+	// SetFusion says whether one of them is used from the next op on.
 	SetFusion(name string, on bool)
+}
+
+// Fusion is a fused kernel.
+type Fusion struct {
+	Name  string
+	Ops   string // that it stands for, by site: "scores+softmax+context"; a norm is any
+	Exact bool   // it gives the bits that they give
 }
 
 // Router is a backend made of two: ops that Move names run on To, all others on Backend, all on Backend's buffers.

@@ -12,7 +12,7 @@ import (
 
 // Options say how to open the backend.
 type Options struct {
-	Activations num.DType // Float32 or Float16
+	Activations num.DType // Float32, Float16 or BFloat16
 	FastMath    bool      // ask for Metal's fast math, which only a fault wants
 	MPS         bool      // linear ops run through Apple's MPSMatrixMultiplication, a second opinion on our own kernels
 	Fuse        bool      // run fused kernels where adjacent ops allow it (fuse.go)
@@ -55,7 +55,7 @@ const maxWork = 1 << 35
 
 // Open opens the default Metal device and compiles the shaders. An *UnavailableError says that the machine has none.
 func Open(o Options) (*Backend, error) {
-	if o.Activations != num.Float32 && o.Activations != num.Float16 {
+	if !o.Activations.IsFloat() {
 		panic(fmt.Sprintf("BUG: activations of type %v", o.Activations))
 	}
 	s, err := load()
@@ -64,8 +64,8 @@ func Open(o Options) (*Backend, error) {
 	}
 	b := &Backend{activations: o.Activations, thread: newThread(), kernels: map[kernelKey]*kernel{}, weights: map[weightKey]*buffer{},
 		fuses: make([]bool, len(fusions)), lost: map[mtlBuffer]bool{}}
-	for _, name := range b.Fusions() {
-		b.SetFusion(name, o.Fuse)
+	for i := range b.fuses {
+		b.fuses[i] = o.Fuse
 	}
 	b.thread.do(func() { err = b.open(o, s) })
 	if err != nil {
@@ -79,7 +79,13 @@ func (b *Backend) open(o Options, s source) (err error) {
 	if b.device, err = openDevice(); err != nil {
 		return err
 	}
+	if b.activations == num.BFloat16 {
+		if err := refuseBFloat(b.device); err != nil {
+			return err
+		}
+	}
 	b.info = describe(b.device, s)
+	b.info.Fuse = o.Fuse
 	if b.timeout, err = timeout(s.host); err != nil {
 		return err
 	}
@@ -92,7 +98,7 @@ func (b *Backend) open(o Options, s source) (err error) {
 		}
 		b.info.Gemm = "mps"
 	}
-	options, err := mathOptions(o.FastMath, &b.info)
+	options, err := mathOptions(b.activations, o.FastMath, &b.info)
 	if err != nil {
 		return err
 	}

@@ -29,6 +29,7 @@ type Info struct {
 	FastMath        bool
 	MathMode        string // "safe", "relaxed" or "fast"; empty where the system has no such option (before macOS 15)
 	Functions       string // "precise" or "fast": what an unqualified tanh means; empty like MathMode
+	Fuse            bool   // adjacent ops run as fused kernels
 	Gemm            string // who multiplies matrices: "own" kernels, or "mps"
 	MaxBuffer       int    // bytes
 	WorkingSet      int    // bytes; what Metal recommends to stay under
@@ -61,6 +62,19 @@ func refuse(d device) error {
 	}
 	if !d.supportsFamily(familyApple7) {
 		return &UnavailableError{fmt.Errorf("metal: %s: want GPU family Apple7 or later", d.name()), advice}
+	}
+	return nil
+}
+
+// refuseBFloat names what bfloat needs beside: the family Metal3, and MSL 3.1, which came with macOS 14 (Metal Shading Language
+// Specification, §2.1; Metal Feature Set Tables).
+func refuseBFloat(d device) error {
+	const advice = "--compute-type float16, or float32"
+	if !d.supportsFamily(familyMetal3) {
+		return &UnavailableError{fmt.Errorf("metal: bfloat16 activations: want GPU family Metal3, %s has it not", d.name()), advice}
+	}
+	if version, major := systemVersion(); major < 14 {
+		return &UnavailableError{fmt.Errorf("metal: bfloat16 activations: want macOS 14 or later, this is %s", version), advice}
 	}
 	return nil
 }

@@ -16,37 +16,35 @@ import (
 // What the parts hand to each other a fused kernel does not write: those buffers are lost until they are written again. An op that reads
 // a lost buffer fails, and Host of it gives NaN.
 
-// fusion is a fused kernel and what it stands for. A kernel may have several, for one may be joined to the next.
+// fusion is a way to a fused kernel. A kernel may have several, for what is joined may be joined to more.
 type fusion struct {
 	name  string   // of the kernel
-	what  string   // the ops
-	parts []string // their shaders
+	parts []string // the shaders of its parts
 	// join gives the dispatch that does what the parts do, if they are joined as they have to be, and says what it does not write.
 	join func(b *Backend, parts []dispatch) (d dispatch, ok bool)
 }
 
 var fusions = []fusion{
-	{"attention", "scores+softmax+context", []string{"scores", "softmax", "context"}, joinAttention},
-	{"residual", "norm+add+norm", []string{"rmsnorm", "add"}, joinNormAdd},
-	{"residual", "norm+add+norm", []string{"add", "rmsnorm"}, joinAddNorm},
-	{"residual", "norm+add+norm", []string{"residual", "rmsnorm"}, joinResidualNorm},
-	{"rope_kv", "q_rope+k_rope+kv_write", []string{"rope", "rope", "kv_write"}, joinRopeKV},
+	{"attention", []string{"scores", "softmax", "context"}, joinAttention},
+	{"residual", []string{"rmsnorm", "add"}, joinNormAdd},
+	{"residual", []string{"add", "rmsnorm"}, joinAddNorm},
+	{"residual", []string{"residual", "rmsnorm"}, joinResidualNorm},
+	{"rope_kv", []string{"rope", "rope", "kv_write"}, joinRopeKV},
+}
+
+// fusedKernels are the kernels of the fusions.
+var fusedKernels = []engine.Fusion{
+	{Name: "attention", Ops: "scores+softmax+context"},
+	{Name: "residual", Ops: "norm+residual+norm", Exact: true},
+	{Name: "rope_kv", Ops: "q_rope+k_rope+kv_write", Exact: true},
 }
 
 // Fusions is documented at engine.Fuser.
-func (b *Backend) Fusions() (names []string) {
-	for _, f := range fusions {
-		if !slices.Contains(names, f.name) {
-			names = append(names, f.name)
-		}
+func (b *Backend) Fusions() []engine.Fusion {
+	if !b.info.Fuse {
+		return nil
 	}
-	return names
-}
-
-// Stands is documented at engine.Fuser.
-func (b *Backend) Stands(name string) string {
-	i := slices.IndexFunc(fusions, func(f fusion) bool { return f.name == name })
-	return fusions[i].what
+	return fusedKernels
 }
 
 // SetFusion is documented at engine.Fuser.

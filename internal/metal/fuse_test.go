@@ -290,7 +290,8 @@ func TestLost(t *testing.T) {
 func TestSetFusion(t *testing.T) {
 	b, buf := recorder(num.Float32)
 	fuseAll(b)
-	for _, name := range b.Fusions() {
+	for _, kernel := range fusedKernels {
+		name := kernel.Name
 		b.SetFusion(name, false)
 		for _, f := range everyFusion(num.Float32, 1, buf) {
 			b.pending = b.pending[:0]
