@@ -335,20 +335,22 @@ func grow(b *Backend, n int) error {
 	return nil
 }
 
+// resident is the memory of this process, in bytes.
+func resident(t *testing.T) int {
+	out, err := exec.Command("ps", "-o", "rss=", "-p", strconv.Itoa(os.Getpid())).Output()
+	if err != nil {
+		t.Skipf("ps: %v", err)
+	}
+	kilobytes, err := strconv.Atoi(strings.TrimSpace(string(out)))
+	if err != nil {
+		t.Skipf("ps: %v", err)
+	}
+	return kilobytes << 10
+}
+
 // TestAssumePoolsDrain: what a job makes dies with its pool. A command buffer with its encoder is some kilobytes: kept, 4,000 of them would be
 // tens of megabytes.
 func TestAssumePoolsDrain(t *testing.T) {
-	resident := func() int {
-		out, err := exec.Command("ps", "-o", "rss=", "-p", strconv.Itoa(os.Getpid())).Output()
-		if err != nil {
-			t.Skipf("ps: %v", err)
-		}
-		kilobytes, err := strconv.Atoi(strings.TrimSpace(string(out)))
-		if err != nil {
-			t.Skipf("ps: %v", err)
-		}
-		return kilobytes << 10
-	}
 	l := newLab(t)
 	buf := newBuffers(t, l.b)
 	op := addOp(buf, buf(num.Float32, 4), buf(num.Float32, 4), 4)
@@ -359,9 +361,9 @@ func TestAssumePoolsDrain(t *testing.T) {
 		}
 	}
 	tokens(500) // what grows once, has
-	before := resident()
+	before := resident(t)
 	tokens(4000)
-	if grown := resident() - before; grown > 16<<20 {
+	if grown := resident(t) - before; grown > 16<<20 {
 		t.Errorf("4,000 command buffers cost %d bytes", grown)
 	}
 }

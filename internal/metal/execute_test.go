@@ -1,6 +1,7 @@
 package metal
 
 import (
+	"maps"
 	"math"
 	"path/filepath"
 	"slices"
@@ -77,6 +78,26 @@ func TestNoAllocations(t *testing.T) {
 				t.Errorf("%s, %T: %v allocations a token", model, backend, n)
 			}
 		}
+	}
+}
+
+// TestThousandTokens: neither objects nor memory gather. A token that kept a kilobyte would cost more than is allowed here, and one that kept
+// an object would be seen by the host device's count.
+func TestThousandTokens(t *testing.T) {
+	b := open(t, Options{Activations: num.Float32})
+	s := session(t, decoder(t, b, "m_llama"), 1501)
+	decode(t, s, 500) // what grows once, has
+	memory, objects := resident(t), alive(t)
+	for id := range 1000 {
+		if _, err := s.Step(id % 90); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if now := alive(t); !maps.Equal(now, objects) {
+		t.Errorf("objects: %v; 1,000 tokens later: %v", objects, now)
+	}
+	if grown := resident(t) - memory; grown > 1<<20 {
+		t.Errorf("1,000 tokens cost %d bytes", grown)
 	}
 }
 
