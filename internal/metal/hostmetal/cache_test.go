@@ -37,7 +37,7 @@ const tiny = "// tiny.metal\n#include <metal_stdlib>\nkernel void f(device float
 
 func TestCacheKeepsSuccesses(t *testing.T) {
 	dir := tempCache(t)
-	first, err := compileMetal(tiny, numerics{})
+	first, err := compileMetal(tiny, dialect{language: 310})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,18 +48,18 @@ func TestCacheKeepsSuccesses(t *testing.T) {
 	if st, _ := os.Stat(dir); st.Mode().Perm() != 0o700 {
 		t.Errorf("the cache has mode %v", st.Mode())
 	}
-	again, err := compileMetal(tiny, numerics{})
+	again, err := compileMetal(tiny, dialect{language: 310})
 	if err != nil || again != first {
 		t.Fatalf("%s, then %s, %v", first, again, err)
 	}
 	if st2, _ := os.Stat(first); !os.SameFile(st, st2) {
 		t.Error("compiled twice")
 	}
-	fast, err := compileMetal(tiny, numerics{true, true})
+	fast, err := compileMetal(tiny, dialect{fastMath: true, fastFunctions: true, language: 310})
 	if err != nil || fast == first {
 		t.Errorf("fast math shares %s, %v", fast, err)
 	}
-	if _, err := compileMetal(strings.Replace(tiny, "= 1", "= y", 1), numerics{}); err == nil {
+	if _, err := compileMetal(strings.Replace(tiny, "= 1", "= y", 1), dialect{language: 310}); err == nil {
 		t.Error("an error is no error")
 	}
 	if names := libraries(t, dir); len(names) != 2 || !strings.HasPrefix(names[0], "tiny-") {
@@ -70,7 +70,7 @@ func TestCacheKeepsSuccesses(t *testing.T) {
 // A library that was cut short, or changed in any byte, is built again.
 func TestCacheRepairs(t *testing.T) {
 	tempCache(t)
-	path, err := compileMetal(tiny, numerics{})
+	path, err := compileMetal(tiny, dialect{language: 310})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestCacheRepairs(t *testing.T) {
 			t.Errorf("%s: taken for intact, %v", name, err)
 		}
 	}
-	if _, err := compileMetal(tiny, numerics{}); err != nil {
+	if _, err := compileMetal(tiny, dialect{language: 310}); err != nil {
 		t.Fatal(err)
 	}
 	if ok, err := intact(path); !ok || err != nil {
@@ -98,13 +98,13 @@ func TestCacheRepairs(t *testing.T) {
 
 func TestCacheRefusesOthers(t *testing.T) {
 	dir := tempCache(t)
-	path, err := compileMetal(tiny, numerics{})
+	path, err := compileMetal(tiny, dialect{language: 310})
 	if err != nil {
 		t.Fatal(err)
 	}
 	refused := func(what, hint string) {
 		t.Helper()
-		_, err := compileMetal(tiny, numerics{})
+		_, err := compileMetal(tiny, dialect{language: 310})
 		var unsafe *UnsafeCacheError
 		if !errors.As(err, &unsafe) || !strings.Contains(err.Error(), what) || unsafe.Hint() != hint {
 			t.Errorf("got %v, want %q", err, what)
@@ -117,7 +117,7 @@ func TestCacheRefusesOthers(t *testing.T) {
 		refused("cache "+dir+" is writable by others", "chmod go-w "+dir)
 	}
 	os.Chmod(dir, 0o755)
-	if _, err := compileMetal(tiny, numerics{}); err != nil {
+	if _, err := compileMetal(tiny, dialect{language: 310}); err != nil {
 		t.Errorf("refused a cache that others may read: %v", err)
 	}
 	os.Chmod(path, 0o722)
@@ -138,7 +138,7 @@ func TestCacheRefusesOthers(t *testing.T) {
 func TestCacheTwoProcesses(t *testing.T) {
 	const variable = "HOSTMETAL_TEST_COMPILE"
 	if os.Getenv(variable) != "" {
-		if _, err := compileMetal(tiny, numerics{}); err != nil {
+		if _, err := compileMetal(tiny, dialect{language: 310}); err != nil {
 			t.Fatal(err)
 		}
 		return
@@ -183,7 +183,7 @@ func TestCacheParallel(t *testing.T) {
 	for i := range paths {
 		wait.Go(func() {
 			var err error
-			if paths[i], err = compileMetal(tiny, numerics{fastMath: i%2 == 1}); err != nil {
+			if paths[i], err = compileMetal(tiny, dialect{fastMath: i%2 == 1, language: 310}); err != nil {
 				t.Error(err)
 			}
 		})

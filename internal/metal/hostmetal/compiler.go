@@ -164,7 +164,7 @@ func (c *compiler) flags() []string {
 }
 
 // kernelFlags: constants are float and char is signed, as in Metal; a stack of 16 KB must hold any kernel.
-func (c *compiler) kernelFlags(mode numerics) []string {
+func (c *compiler) kernelFlags(d dialect) []string {
 	f := append(c.flags(), "-nostdinc++", "-fsigned-char", "-fno-math-errno", "-fno-trapping-math", "-Wframe-larger-than=6144",
 		"-Wno-attributes", "-Wno-unknown-pragmas")
 	if c.clang {
@@ -175,15 +175,27 @@ func (c *compiler) kernelFlags(mode numerics) []string {
 	if runtime.GOARCH == "amd64" && cpu.X86.HasAVX2 && cpu.X86.HasFMA && cpu.X86.HasBMI2 {
 		f = append(f, "-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2", "-mlzcnt", "-mpopcnt")
 	}
-	if mode.fastMath {
+	if d.fastMath {
 		f = append(f, "-ffp-contract=fast")
 	} else {
 		f = append(f, "-ffp-contract=off")
 	}
-	if mode.fastFunctions {
-		return append(f, "-DMSL_FAST_FUNCTIONS=1")
+	if d.checked {
+		f = append(f, c.checkedFlags()...)
 	}
-	return append(f, "-DMSL_FAST_FUNCTIONS=0")
+	define := map[bool]int{true: 1}
+	return append(f, fmt.Sprintf("-DMSL_FAST_FUNCTIONS=%d", define[d.fastFunctions]), fmt.Sprintf("-DMSL_CHECKED=%d", define[d.checked]),
+		fmt.Sprintf("-D__METAL_VERSION__=%d", d.language))
+}
+
+// checkedFlags: kernels tell of each load and store, and of each index that an array has not, and know their lines. Without the default
+// libraries -fsanitize links none of its own: check.cpp has what it calls.
+func (c *compiler) checkedFlags() []string {
+	f := []string{"-O1", "-g", "-fsanitize=thread,bounds,integer-divide-by-zero"}
+	if c.clang {
+		return append(f, "-mllvm", "-tsan-instrument-func-entry-exit=0", "-mllvm", "-tsan-instrument-read-before-write=1")
+	}
+	return append(f, "--param", "tsan-instrument-func-entry-exit=0")
 }
 
 // CompileError is what the compiler said of a Metal source, in lines file:line:column: error: text.

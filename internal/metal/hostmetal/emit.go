@@ -7,7 +7,7 @@ import (
 
 // cxx returns the translation unit: the prelude, the Metal text under its own file name and lines,
 // and the table of kernels that msl_lib hands to the runtime.
-func (s *source) cxx(fastMath bool) string {
+func (s *source) cxx(d dialect) string {
 	var b, table strings.Builder
 	fmt.Fprintf(&b, "#include <metal_stdlib>\n#line 1 %q\n%s\n#line 1 \"<kernels>\"\n", s.file, s.text)
 	b.WriteString("#undef device\n#undef constant\n#undef threadgroup\n#undef thread\n#undef kernel\n")
@@ -29,8 +29,11 @@ func (s *source) cxx(fastMath bool) string {
 		if k.staticTG {
 			flags += " | MSL_STATIC_TG"
 		}
-		if fastMath {
+		if d.fastMath {
 			flags += " | MSL_FTZ"
+		}
+		if d.checked {
+			flags += " | MSL_TELLS"
 		}
 		max := k.maxThreads
 		if max == 0 {
@@ -43,7 +46,7 @@ func (s *source) cxx(fastMath bool) string {
 %s    {}
 };
 const MslRuntime* msl::rt;
-extern "C" __attribute__((visibility("default"))) MslKernel* msl_lib(const MslRuntime* rt, unsigned* n, unsigned* abi) {
+extern "C" __attribute__((visibility("default"), no_sanitize("thread"))) MslKernel* msl_lib(const MslRuntime* rt, unsigned* n, unsigned* abi) {
     msl::rt = rt;
     *n = %d;
     *abi = MSL_ABI;

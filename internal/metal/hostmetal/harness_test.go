@@ -28,6 +28,7 @@ var objc struct {
 	device   func() id
 	devices  func() id
 	live     func() int
+	validate func(on bool, seed uint64) error
 	send     func(id, selector) id
 	sendVoid func(id, selector)
 	sendID   func(id, selector, id) id
@@ -56,6 +57,7 @@ var load = sync.OnceValue(func() error {
 	if err := Attach(lib); err != nil {
 		return err
 	}
+	objc.validate = func(on bool, seed uint64) error { return Validate(lib, on, seed) }
 	objc.live = func() (n int) {
 		alive, _ := Alive(lib)
 		for _, k := range alive {
@@ -98,6 +100,15 @@ func metal(t testing.TB) {
 		}
 		runtime.UnlockOSThread()
 	})
+}
+
+// validate turns the checked mode on until the end of the test.
+func validate(t testing.TB, seed uint64) {
+	t.Helper()
+	if err := objc.validate(true, seed); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { objc.validate(false, 0) })
 }
 
 // needRestart skips the test where this program cannot start itself again: in an emulator of another

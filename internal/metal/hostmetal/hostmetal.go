@@ -27,7 +27,7 @@ import (
 )
 
 // abiVersion is MSL_ABI of native/abi.h.
-const abiVersion = 2
+const abiVersion = 3
 
 // Info describes the library that stands in for Metal.
 type Info struct {
@@ -46,9 +46,12 @@ func Library() (Info, error) {
 	if err != nil {
 		return Info{}, err
 	}
-	inputs := []string{"native/runtime/exec.cpp", "native/runtime/objc.cpp", "native/runtime/device.cpp", "native/runtime/command.cpp", "native/runtime/mps.cpp"}
+	var inputs []string
+	for _, name := range []string{"exec", "check", "objc", "device", "command", "mps"} {
+		inputs = append(inputs, "native/runtime/"+name+".cpp")
+	}
 	flags := c.flags()
-	path, err := cached(key("hostmetal", c, flags, ""), func(dir string) (string, error) {
+	path, err := cached(key("hostmetal", c, flags, "", ""), func(dir string) (string, error) {
 		return "lib.so", c.run(dir, flags, nil, inputs, "lib.so", "-lpthread", "-ldl")
 	})
 	var failed *CompileError
@@ -58,11 +61,14 @@ func Library() (Info, error) {
 	return Info{Path: path, Compiler: c.name}, err
 }
 
-// key names a library after all that decides its content.
-func key(stem string, c *compiler, flags []string, text string) string {
+// key names a library after all that decides its content: text, and the native files but those in the folder skip.
+func key(stem string, c *compiler, flags []string, text, skip string) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%d %s %s %q %q\n", abiVersion, runtime.GOOS, runtime.GOARCH, c.identity, flags)
 	fs.WalkDir(native, ".", func(path string, d fs.DirEntry, err error) error {
+		if path == skip {
+			return fs.SkipDir
+		}
 		if err == nil && !d.IsDir() {
 			b, _ := native.ReadFile(path)
 			fmt.Fprintf(h, "%s %d\n%s", path, len(b), b)
@@ -73,36 +79,37 @@ func key(stem string, c *compiler, flags []string, text string) string {
 	return fmt.Sprintf("%s-%x", stem, h.Sum(nil)[:16])
 }
 
-// numerics are the two independent switches of MTLCompileOptions: what the compiler may change, and
-// which functions unqualified names mean.
-type numerics struct {
-	fastMath, fastFunctions bool
+// A dialect says how Metal source is compiled: by the two independent switches of MTLCompileOptions for what the compiler may change and
+// which functions unqualified names mean, by its language version, and whether for the checked mode.
+type dialect struct {
+	fastMath, fastFunctions, checked bool
+	language                         int // __METAL_VERSION__: 310 is 3.1
 }
 
 // compileMetal turns Metal source into a shared library in the cache.
-func compileMetal(text string, mode numerics) (path string, err error) {
+func compileMetal(text string, d dialect) (path string, err error) {
 	c, err := findCompiler()
 	if err != nil {
 		return "", err
 	}
-	s, err := parse(text)
+	s, err := parse(live(text, d.language))
 	if err != nil {
 		return "", &CompileError{err.Error()}
 	}
-	flags, unit := c.kernelFlags(mode), s.cxx(mode.fastMath)
+	flags, unit := c.kernelFlags(d), s.cxx(d)
 	stem := strings.TrimSuffix(s.file, ".metal")
-	return cached(key(stem, c, flags, unit), func(dir string) (string, error) {
+	return cached(key(stem, c, flags, unit, "native/runtime"), func(dir string) (string, error) {
 		return "lib.so", c.run(dir, flags, map[string]string{"unit.cpp": unit}, []string{"unit.cpp"}, "lib.so", "-lm")
 	})
 }
 
 // compileRequest mirrors CompileRequest in device.cpp.
 type compileRequest struct {
-	source                  *byte
-	bytes                   uint64
-	fastMath, fastFunctions uint32
-	out                     *byte
-	room, used              uint64
+	source                                    *byte
+	bytes                                     uint64
+	fastMath, fastFunctions, checked, version uint32
+	out                                       *byte
+	room, used                                uint64
 }
 
 // The codes of MTLLibraryError.
@@ -114,7 +121,8 @@ const (
 // serve answers newLibraryWithSource:options:error:.
 func serve(r *compileRequest) uintptr {
 	text := string(unsafe.Slice(r.source, r.bytes))
-	answer, err := compileMetal(text, numerics{r.fastMath != 0, r.fastFunctions != 0})
+	language := int(r.version>>16*100 + r.version&0xffff*10)
+	answer, err := compileMetal(text, dialect{r.fastMath != 0, r.fastFunctions != 0, r.checked != 0, language})
 	code := uintptr(0)
 	var failed *CompileError
 	switch {
@@ -135,7 +143,7 @@ func threads() uint32 {
 	return uint32(runtime.GOMAXPROCS(0))
 }
 
-var served = sync.OnceValue(func() uintptr { return purego.NewCallback(serve) })
+var callbacks = sync.OnceValues(func() (compile, places uintptr) { return purego.NewCallback(serve), purego.NewCallback(servePlaces) })
 
 // Attach connects the loaded library, a handle from purego.Dlopen, with the compiler. Call it before
 // the first device is created; more calls change nothing.
@@ -144,11 +152,26 @@ func Attach(handle uintptr) error {
 	if err != nil {
 		return fmt.Errorf("host Metal device: %w", err)
 	}
-	var attach func(threads uint32, compile uintptr) uint32
+	var attach func(threads uint32, compile, places uintptr) uint32
 	purego.RegisterFunc(&attach, fn)
-	if abi := attach(threads(), served()); abi != abiVersion {
+	compile, places := callbacks()
+	if abi := attach(threads(), compile, places); abi != abiVersion {
 		panic(fmt.Sprintf("BUG: the runtime has ABI %d, this package %d", abi, abiVersion))
 	}
+	return nil
+}
+
+// Validate turns the checked mode of the loaded library on or off. While it is on, compiled kernels and new buffers are checked for as long
+// as they live: what a kernel may not do, on Metal or only on this device, is an error of its command buffer, with the line of the shader.
+// Checked kernels run on one thread, in an order that seed decides; their results must not depend on it.
+func Validate(handle uintptr, on bool, seed uint64) error {
+	fn, err := purego.Dlsym(handle, "hostmetal_validate")
+	if err != nil {
+		return fmt.Errorf("host Metal device: %w", err)
+	}
+	var validate func(on bool, seed uint64)
+	purego.RegisterFunc(&validate, fn)
+	validate(on, seed)
 	return nil
 }
 

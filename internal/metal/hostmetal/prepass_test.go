@@ -85,6 +85,6 @@ func FuzzParse(f *testing.F) {
 		if got, want := strings.Count(s.text, "\n"), strings.Count(text, "\n"); got != want {
 			t.Errorf("%d lines became %d", want, got)
 		}
-		s.cxx(false)
+		s.cxx(dialect{})
 	})
 }

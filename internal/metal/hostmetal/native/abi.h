@@ -7,7 +7,7 @@ typedef unsigned int       msl_u32;
 typedef unsigned long long msl_u64;
 
 enum {
-    MSL_ABI = 2,
+    MSL_ABI = 3,
     MSL_BUFFERS = 31,          // buffer argument table, as in Metal
     MSL_TG_ARGS = 8,           // [[threadgroup(n)]] arguments
     MSL_SIMD = 32,             // lanes of a simdgroup
@@ -18,8 +18,8 @@ enum {
 };
 
 enum { MSL_ARG_BUFFER = 0, MSL_ARG_THREADGROUP = 1, MSL_ARG_BUILTIN = 2 };
-enum { MSL_REF = 1, MSL_CONSTANT = 2 };  // flags of an argument: T&, constant address space
-enum { MSL_SYNCS = 1, MSL_STATIC_TG = 2, MSL_FTZ = 4 };  // flags of a kernel
+enum { MSL_REF = 1, MSL_CONSTANT = 2, MSL_CONST = 4 };  // flags of an argument: T&, constant address space, const T
+enum { MSL_SYNCS = 1, MSL_STATIC_TG = 2, MSL_FTZ = 4, MSL_TELLS = 8 };  // flags of a kernel; MSL_TELLS: compiled for the checked mode
 
 struct MslThread;
 struct MslGroup;
@@ -50,6 +50,7 @@ struct MslCmd {
     MslKernel* k;
     msl_u32    groups[3], tpg[3], threads[3];  // threadgroups, threads of one, threads of the grid
     msl_u32    tg_len[MSL_TG_ARGS];
+    msl_u32    concurrent;  // nothing orders it after the command before
     MslBuf     buf[MSL_BUFFERS];
 };
 
@@ -89,6 +90,11 @@ struct MslRuntime {
     void* (*simd)(MslThread*, msl_u32 line, const char* what);
     void* (*barrier)(MslThread*, msl_u32 line);
     void (*fail)(MslThread*, msl_u32 line, const char* what, const char* msg);  // does not return
+    // The checked mode's: a barrier is behind the thread (flags: mem_flags; whole: of the threadgroup); where a static threadgroup
+    // variable lies; what the thread does, until told otherwise, its whole simdgroup does.
+    void (*passed)(MslThread*, msl_u32 flags, bool whole);
+    void* (*variable)(MslThread*, msl_u32 size, msl_u32 align, msl_u32 element, const char* name, msl_u32 line);
+    void (*together)(MslThread*, bool);
 };
 
 // The thread that runs on this stack. Thread i of a worker always has stack i, and the array of

@@ -9,8 +9,11 @@
 namespace msl {
 // A static threadgroup variable: all threads meet the same declarations in the same order, so each
 // thread's own bump pointer gives them all the same address.
-template <class T> MSL_INL T& tg_var(line at) {
+template <class T> struct scalar_of { typedef T type; };
+template <class T, size_t N> struct scalar_of<T[N]> : scalar_of<T> {};
+template <class T> MSL_INL T& tg_var(const char* name, line at) {
     MslThread* t = msl_self();
+    if (MSL_CHECKED) return *(T*)rt->variable(t, sizeof(T), alignof(T), sizeof(typename scalar_of<T>::type), name, at.l);
     constexpr uint align = alignof(T) < 16 ? 16 : alignof(T);
     uint o = (t->bump + align - 1) & ~(align - 1);
     if (__builtin_expect(o + sizeof(T) > MSL_TG_BYTES, 0))
@@ -19,7 +22,7 @@ template <class T> MSL_INL T& tg_var(line at) {
     if (t->bump > t->grp->tg_high) t->grp->tg_high = t->bump;
     return *(T*)(t->grp->tg_mem + o);
 }
-#define MSL_TG_VAR(name, ...) auto& name = msl::tg_var<__VA_ARGS__>(msl::line::here())
+#define MSL_TG_VAR(name, ...) auto& name = msl::tg_var<__VA_ARGS__>(#name, msl::line::here())
 
 // A position as the parameter's own type: uint, ushort, uint2, ushort3 ...
 template <class P> struct position {
@@ -78,7 +81,8 @@ template <class T> struct pointee<T*> { typedef T type; static constexpr uint fl
 template <class T> struct pointee<T&> { typedef T type; static constexpr uint flags = MSL_REF; };
 template <class P> constexpr MslArg arg_info(uint kind, uint index, uint flags) {
     typedef typename pointee<P>::type T;
-    return MslArg{kind, index, flags | pointee<P>::flags, sizeof(T), alignof(T)};
+    constexpr uint is_const = is_same<T, typename remove_const<T>::type>::value ? 0 : MSL_CONST;
+    return MslArg{kind, index, flags | pointee<P>::flags | is_const, sizeof(T), alignof(T)};
 }
 
 template <uint Index, uint Flags> struct Buf {

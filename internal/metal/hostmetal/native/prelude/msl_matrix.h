@@ -30,6 +30,7 @@ template <class T, int Rows, int Cols = Rows> MSL_INL simdgroup_matrix<T, Rows, 
 template <class T, int Rows, int Cols>
 MSL_INL void simdgroup_load(simdgroup_matrix<T, Rows, Cols>& d, const T* p, ulong stride = Cols, ulong2 origin = ulong2(0), bool transposed = false) {
     if (msl_self()->lane) return;
+    msl::Together all;
     p += origin.y * stride + origin.x;
     for (int i = 0; i < Rows; ++i)
         for (int j = 0; j < Cols; ++j) d.m[i][j] = transposed ? p[j * stride + i] : p[i * stride + j];
@@ -37,6 +38,7 @@ MSL_INL void simdgroup_load(simdgroup_matrix<T, Rows, Cols>& d, const T* p, ulon
 template <class T, int Rows, int Cols>
 MSL_INL void simdgroup_store(const simdgroup_matrix<T, Rows, Cols>& s, T* p, ulong stride = Cols, ulong2 origin = ulong2(0), bool transposed = false) {
     if (msl_self()->lane) return;
+    msl::Together all;
     p += origin.y * stride + origin.x;
     for (int i = 0; i < Rows; ++i)
         for (int j = 0; j < Cols; ++j) p[transposed ? j * stride + i : i * stride + j] = s.m[i][j];

@@ -54,6 +54,12 @@ template <class T> MSL_INL uint exchange(T v, line at, const char* what) {
     return bank;
 }
 
+// While it lives, the checked mode takes what the thread does for done by its whole simdgroup.
+struct Together {
+    MSL_INL Together() { if (MSL_CHECKED) rt->together(msl_self(), true); }
+    MSL_INL ~Together() { if (MSL_CHECKED) rt->together(msl_self(), false); }
+};
+
 template <class T> MSL_INL T slot(const MslSimd* s, uint bank, uint lane) { return Lane<T>::get(s->slots[bank], lane); }
 
 // The value of another lane, which must be active.
@@ -99,13 +105,15 @@ namespace metal {
 enum class mem_flags { mem_none = 0, mem_device = 1, mem_threadgroup = 2, mem_texture = 4 };
 MSL_INL constexpr mem_flags operator|(mem_flags a, mem_flags b) { return mem_flags(int(a) | int(b)); }
 
-MSL_INL void threadgroup_barrier(mem_flags, msl::line at = msl::line::here()) {
+MSL_INL void threadgroup_barrier(mem_flags flags, msl::line at = msl::line::here()) {
     MslThread* t = msl_self();
     if (void* to = msl::rt->barrier(t, at.l)) msl_switch(&t->sp, to);
+    if (MSL_CHECKED) msl::rt->passed(t, msl_u32(flags), true);
 }
-MSL_INL void simdgroup_barrier(mem_flags, msl::line at = msl::line::here()) {
+MSL_INL void simdgroup_barrier(mem_flags flags, msl::line at = msl::line::here()) {
     MslThread* t = msl_self();
     if (void* to = msl::rt->simd(t, at.l, "simdgroup_barrier")) msl_switch(&t->sp, to);
+    if (MSL_CHECKED) msl::rt->passed(t, msl_u32(flags), false);
 }
 
 #define MSL_REDUCE(name, expr)                                                              \

@@ -4,7 +4,6 @@
 
 #define __METAL__ 1
 #define __METAL_MACOS__ 1
-#define __METAL_VERSION__ 310
 #define MSL_INL inline __attribute__((always_inline))
 
 // A statement for i = 0 .. n-1, n <= 4. Written out, because components that are reached by constant

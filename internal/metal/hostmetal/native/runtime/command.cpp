@@ -142,7 +142,13 @@ u64 command_buffer_status(CommandBuffer* b, SEL) {
     pthread_mutex_unlock(&run_mu);
     return s;
 }
-Error* command_buffer_error(CommandBuffer* b, SEL s) { return command_buffer_status(b, s) == 5 ? later(keep(b->error)) : 0; }
+Error* command_buffer_error(CommandBuffer* b, SEL s) {
+    if (command_buffer_status(b, s) != 5) return 0;
+    pthread_mutex_lock(&run_mu);
+    name_places(b->error);
+    pthread_mutex_unlock(&run_mu);
+    return later(keep(b->error));
+}
 double command_buffer_start(CommandBuffer* b, SEL s) { return command_buffer_status(b, s) >= 4 ? b->start : 0; }
 double command_buffer_end(CommandBuffer* b, SEL s) { return command_buffer_status(b, s) >= 4 ? b->end : 0; }
 id command_buffer_queue(CommandBuffer* b, SEL) { return b->queue; }

@@ -1,4 +1,5 @@
 // MTLDevice, and what it makes out of memory and source text.
+#include "check.h"
 #include "metal.h"
 
 #include <dlfcn.h>
@@ -88,9 +89,10 @@ void buffer_dealloc(id o) {
 // ---- MTLCompileOptions: fast until told otherwise, as in Metal ----
 
 enum { mode_safe = 0, mode_relaxed = 1, mode_fast = 2, functions_fast = 0, functions_precise = 1 };
+const msl_u32 default_language = 3 << 16 | 1;
 
 CompileOptions* options_init(CompileOptions* o, SEL) {
-    o->language = 3 << 16 | 1;
+    o->language = default_language;
     o->math_mode = mode_fast;
     o->functions = functions_fast;
     return o;
@@ -116,17 +118,46 @@ u64 options_language(CompileOptions* o, SEL) { return o->language; }
 struct CompileRequest {
     const char* source;
     u64         bytes;
-    msl_u32     fast_math, fast_functions;
+    msl_u32     fast_math, fast_functions, checked, version;
     char*       out;   // the library's path, or why there is none
     u64         room, used;
 };
 static uintptr_t (*compile)(CompileRequest*);  // 0: path; else a MTLLibraryError
 
-EXPORT msl_u32 hostmetal_attach(msl_u32 threads, uintptr_t (*fn)(CompileRequest*)) {
+// The other thing it is asked: to name the places in an error's text, which are between two bytes 0x1f.
+struct PlacesRequest {
+    const char* text;
+    u64         bytes;
+    char*       out;
+    u64         room, used;
+};
+static uintptr_t (*find_places)(PlacesRequest*);
+
+EXPORT msl_u32 hostmetal_attach(msl_u32 threads, uintptr_t (*compile_fn)(CompileRequest*), uintptr_t (*places_fn)(PlacesRequest*)) {
     objc_init();
     if (!compile) exec_init(threads);
-    compile = fn;
+    compile = compile_fn;
+    find_places = places_fn;
     return MSL_ABI;
+}
+
+void name_places(Error* e) {
+    const char* text = string_utf8(e->text);
+    if (!strchr(text, 0x1f)) return;
+    PlacesRequest r = {text, e->text->bytes, 0, 2 * e->text->bytes + 256, 0};
+    r.out = (char*)malloc(r.room);
+    find_places(&r);
+    if (String* s = new_string(r.out, r.used)) {
+        objc_drop(e->text);
+        e->text = s;
+    }
+    free(r.out);
+}
+
+// What is made from now on is checked or not; the seed is that of all that runs from now on.
+EXPORT void hostmetal_validate(bool on, u64 seed) {
+    check_on = on;
+    check_seed = seed;
 }
 
 namespace {
@@ -141,7 +172,7 @@ Library* load_library(Device* d, const char* path, Error** err) {
     typedef MslKernel* (*Entry)(const MslRuntime*, msl_u32* n, msl_u32* abi);
     Entry entry = handle ? (Entry)dlsym(handle, "msl_lib") : 0;
     msl_u32 n = 0, abi = 0;
-    MslKernel* kernels = entry ? entry(&exec_runtime, &n, &abi) : 0;
+    MslKernel* kernels = entry ? entry(check_on ? &exec_checked_runtime : &exec_runtime, &n, &abi) : 0;
     if (!kernels || abi != MSL_ABI) {
         const char* why = dlerror();
         set_error(err, "MTLLibraryErrorDomain", 2, why ? why : "the compiled library is of another version");
@@ -161,10 +192,11 @@ Library* device_new_library(Device* d, SEL, String* source, CompileOptions* o, E
     if (!source) assertion(method, "source must not be nil.");
     if (!compile) assertion(method, "no compiler is attached");
     const u64 room = 1 << 16;
-    CompileRequest r = {string_utf8(source), source->bytes, 1, 1, (char*)malloc(room), room, 0};
+    CompileRequest r = {string_utf8(source), source->bytes, 1, 1, check_on, default_language, (char*)malloc(room), room, 0};
     if (o) {
         r.fast_math = o->math_mode != mode_safe;
         r.fast_functions = o->functions == functions_fast;
+        r.version = (msl_u32)o->language;
     }
     uintptr_t rc = compile(&r);
     r.out[r.used < room ? r.used : room - 1] = 0;

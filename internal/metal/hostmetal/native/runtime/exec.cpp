@@ -1,4 +1,4 @@
-#include "exec.h"
+#include "check.h"
 
 #include <atomic>
 #include <pthread.h>
@@ -47,12 +47,14 @@ struct Worker {
     sigjmp_buf recover;
     Run*       run;
     u32        cmd;
+    bool       checked;
 };
 
 thread_local Worker* self __attribute__((tls_model("initial-exec")));
 thread_local volatile sig_atomic_t in_kernel __attribute__((tls_model("initial-exec")));
 
-[[noreturn]] void die(Worker* w, int code, const char* fmt, ...) {
+// Ends the command with an error at a place, or, without one, at the kernel's first line.
+[[noreturn]] void die_at(Worker* w, int code, const char* place, const char* fmt, va_list ap) {
     Run* r = w->run;
     pthread_mutex_lock(&r->mu);
     if (!r->failed.load()) {
@@ -61,19 +63,23 @@ thread_local volatile sig_atomic_t in_kernel __attribute__((tls_model("initial-e
         char* p = r->err->text;
         size_t room = sizeof r->err->text;
         const MslKernel* k = w->g.cmd->k;
-        int n = snprintf(p, room, "kernel %s (%s:%u): ", k->name, k->file, k->line);
-        va_list ap;
-        va_start(ap, fmt);
+        int n = place ? snprintf(p, room, "kernel %s (%s): ", k->name, place)
+                      : snprintf(p, room, "kernel %s (%s:%u): ", k->name, k->file, k->line);
         n += vsnprintf(p + n, room - n, fmt, ap);
-        va_end(ap);
         const u32* t = w->cur ? w->cur->pos : w->at;
         if ((size_t)n < room)
             n += snprintf(p + n, room - n, "; threadgroup [%u %u %u]", w->g.pos[0], w->g.pos[1], w->g.pos[2]);
-        if (t && (size_t)n < room) snprintf(p + n, room - n, ", thread [%u %u %u]", t[0], t[1], t[2]);
+        if (t && (size_t)n < room) n += snprintf(p + n, room - n, ", thread [%u %u %u]", t[0], t[1], t[2]);
+        if (w->checked && (size_t)n < room) snprintf(p + n, room - n, ", seed %llu", check_seed);
         r->failed.store(true);
     }
     pthread_mutex_unlock(&r->mu);
     siglongjmp(w->recover, 1);
+}
+[[noreturn]] void die(Worker* w, int code, const char* fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    die_at(w, code, 0, fmt, ap);
 }
 
 // ---- scheduling: lanes in order, then the next simdgroup ----
@@ -123,13 +129,28 @@ MslThread* pick(Worker* w, MslSimd* s, u32 lane) {
     }
 }
 
+// Any thread that can run, or null when all have returned: the checked mode's order.
+MslThread* pick_any(Worker* w) {
+    while (w->live) {
+        u32 n = w->g.nsimd, from = check_random(n), lane = check_random(MSL_SIMD);
+        for (u32 i = 0; i < n; ++i) {
+            MslSimd* s = &w->simd[(from + i) % n];
+            if (!s->ready) continue;
+            u32 after = s->ready >> lane << lane;
+            return &w->thr[s->id * MSL_SIMD + __builtin_ctz(after ? after : s->ready)];
+        }
+        unblock(w);
+    }
+    return 0;
+}
+
 // Where a thread that waits switches to; null if it is itself the next to run.
-void* other(Worker* w, MslThread* t) {
-    MslThread* n = pick(w, t->simd, t->lane);
+template <bool Any> void* other(Worker* w, MslThread* t) {
+    MslThread* n = Any ? pick_any(w) : pick(w, t->simd, t->lane);
     return n == t ? 0 : n->sp;
 }
 
-void* rt_simd(MslThread* t, u32 line, const char* what) {
+template <bool Any> void* rt_simd(MslThread* t, u32 line, const char* what) {
     Worker* w = (Worker*)t->grp;
     MslSimd* s = t->simd;
     u32 bit = 1u << t->lane;
@@ -142,12 +163,12 @@ void* rt_simd(MslThread* t, u32 line, const char* what) {
     }
     s->waiting |= bit;
     s->ready &= ~bit;
-    if (++s->arrived != s->nlive) return other(w, t);
+    if (++s->arrived != s->nlive) return other<Any>(w, t);
     complete_simd(s, s->waiting);
     return 0;
 }
 
-void* rt_barrier(MslThread* t, u32 line) {
+template <bool Any> void* rt_barrier(MslThread* t, u32 line) {
     Worker* w = (Worker*)t->grp;
     if (!w->at_barrier) {
         w->barrier_line = line;
@@ -157,7 +178,7 @@ void* rt_barrier(MslThread* t, u32 line) {
     }
     t->simd->ready &= ~(1u << t->lane);
     t->simd->at_barrier |= 1u << t->lane;
-    if (++w->at_barrier != w->g.nthreads) return other(w, t);
+    if (++w->at_barrier != w->g.nthreads) return other<Any>(w, t);
     release_barrier(w);
     return 0;
 }
@@ -179,7 +200,7 @@ void fiber_main() {
         s->live &= ~(1u << t->lane);
         --w->live;
         if (--s->nlive == s->arrived && s->arrived) complete_simd(s, s->waiting);
-        MslThread* n = pick(w, s, t->lane);
+        MslThread* n = w->checked ? pick_any(w) : pick(w, s, t->lane);
         msl_switch(&t->sp, n ? n->sp : w->main_sp);
     }
 }
@@ -277,14 +298,30 @@ void run_fibers(Worker* w, const MslCmd* c) {
     w->live = g.nthreads;
     w->at_barrier = 0;
     g.tg_high = g.tg_static;
-    msl_switch(&w->main_sp, w->thr[0].sp);
+    msl_switch(&w->main_sp, (w->checked ? pick_any(w) : &w->thr[0])->sp);
     if (g.tg_high - g.tg_static > c->k->tg_static) __atomic_store_n(&c->k->tg_static, g.tg_high - g.tg_static, __ATOMIC_RELAXED);
+}
+
+// A threadgroup without synchronisation in the checked mode: its threads one by one, in any order.
+void run_threads(Worker* w, const MslCmd* c) {
+    CheckOrder order(w->g.nthreads);
+    for (u32 i = 0; i < w->g.nthreads; ++i) {
+        u32 id = (u32)order[i], hi[3];
+        u32 lo[3] = {id % w->g.size[0], id / w->g.size[0] % w->g.size[1], id / w->g.size[0] / w->g.size[1]};
+        for (int k = 0; k < 3; ++k) hi[k] = lo[k] + 1;
+        w->at = lo;
+        check_thread(id);
+        c->k->loop(&w->g, lo, hi);
+    }
+    w->at = 0;
 }
 
 void run_group(Worker* w, const MslCmd* c, u64 idx) {
     static const u32 origin[3] = {0, 0, 0};
     place_group(w, c, idx);
+    if (w->checked) check_group(&w->g, idx);
     if (c->k->flags & MSL_SYNCS) run_fibers(w, c);
+    else if (w->checked) run_threads(w, c);
     else c->k->loop(&w->g, origin, w->g.size);
 }
 
@@ -425,6 +462,19 @@ void relax() {
 #endif
 }
 
+// Makes command i the one that the worker works at.
+void take_command(Worker* w, Run* r, u32 i) {
+    const MslCmd* c = &r->cmds[i];
+    w->cmd = i;
+    w->g.cmd = c;
+    u32 ofs = 0;
+    for (int k = 0; k < MSL_TG_ARGS; ++k) {
+        w->g.tg_ofs[k] = ofs;
+        ofs += c->tg_len[k];
+    }
+    w->g.tg_static = ofs;
+}
+
 // Every worker goes through all commands, and through each only when the one before is complete.
 void work(Worker* w, Run* r) {
     w->run = r;
@@ -432,14 +482,7 @@ void work(Worker* w, Run* r) {
     for (u32 i = 0; i < r->n; ++i) {
         const MslCmd* c = &r->cmds[i];
         Progress& p = r->progress[i];
-        w->cmd = i;
-        w->g.cmd = c;
-        u32 ofs = 0;
-        for (int k = 0; k < MSL_TG_ARGS; ++k) {
-            w->g.tg_ofs[k] = ofs;
-            ofs += c->tg_len[k];
-        }
-        w->g.tg_static = ofs;
+        take_command(w, r, i);
         for (;;) {
             u64 b = p.next.fetch_add(p.chunk, std::memory_order_relaxed);
             if (b >= p.total) break;
@@ -451,6 +494,26 @@ void work(Worker* w, Run* r) {
             if (++spins < 2000) relax();
             else sched_yield();
     }
+    self = 0;
+}
+
+// The checked mode: one worker, and threadgroups in any order.
+void work_checked(Worker* w, Run* r) {
+    w->run = r;
+    self = w;
+    msl_u8* tg_mem = w->g.tg_mem;
+    check_begin(CheckMemory{w->thr, w, sizeof *w, r->cmds, r->n});
+    for (u32 i = 0; i < r->n && !r->failed.load(); ++i) {
+        const MslCmd* c = &r->cmds[i];
+        take_command(w, r, i);
+        w->checked = c->k->flags & MSL_TELLS;
+        if (w->checked) check_command(&w->g, i);
+        u64 total = r->progress[i].total;
+        CheckOrder order(total);
+        for (u64 k = 0; k < total && !r->failed.load(); ++k) run_groups(w, c, order[k], order[k] + 1);
+    }
+    w->checked = false;
+    w->g.tg_mem = tg_mem;
     self = 0;
 }
 
@@ -479,7 +542,15 @@ void* helper_main(void*) {
 
 }  // namespace
 
-const MslRuntime exec_runtime = {rt_simd, rt_barrier, rt_fail};
+const MslRuntime exec_runtime = {rt_simd<false>, rt_barrier<false>, rt_fail, 0, 0, 0};
+const MslRuntime exec_checked_runtime = {rt_simd<true>, rt_barrier<true>, rt_fail, check_passed, check_variable, check_together};
+
+void exec_die(MslThread* t, int code, const char* place, const char* fmt, ...) {
+    self->cur = t;
+    va_list ap;
+    va_start(ap, fmt);
+    die_at(self, code, place, fmt, ap);
+}
 
 // Handlers of faults need a stack of their own: the fault may be a kernel's stack overflow.
 static void* thread_main(void* fn) {
@@ -510,16 +581,17 @@ void exec_run(const MslCmd* cmds, u32 n, ExecError* err) {
     err->code = 0;
     if (!n) return;
     Progress* progress = (Progress*)calloc(n, sizeof(Progress));
-    bool share = false;
+    bool share = false, checked = false;
     for (u32 i = 0; i < n; ++i) {
         u64 total = (u64)cmds[i].groups[0] * cmds[i].groups[1] * cmds[i].groups[2];
         u64 chunk = total / ((pool_helpers + 1) * 8);
         progress[i].total = total;
         progress[i].chunk = chunk ? chunk : 1;
         share = share || total > 1;
+        checked = checked || cmds[i].k->flags & MSL_TELLS;
     }
     Run r = {cmds, n, progress, {false}, PTHREAD_MUTEX_INITIALIZER, err};
-    if (share && pool_helpers) {
+    if (share && pool_helpers && !checked) {
         pthread_mutex_lock(&pool_mu);
         pool_run = &r;
         ++pool_seq;
@@ -528,7 +600,7 @@ void exec_run(const MslCmd* cmds, u32 n, ExecError* err) {
     }
     sigset_t block = asynchronous_signals(), old;
     pthread_sigmask(SIG_SETMASK, &block, &old);
-    work(caller, &r);
+    checked ? work_checked(caller, &r) : work(caller, &r);
     pthread_sigmask(SIG_SETMASK, &old, 0);
     pthread_mutex_lock(&pool_mu);
     pool_run = 0;

@@ -6,10 +6,14 @@
 struct ExecError {
     int     code;  // 0: no error
     msl_u32 cmd;
-    char    text[512];
+    char    text[2048];
 };
 
-extern const MslRuntime exec_runtime;  // for msl_lib
+// For msl_lib: of libraries without and with MSL_TELLS.
+extern const MslRuntime exec_runtime, exec_checked_runtime;
+
+// Ends the command that runs on this thread with an error at a place, as check_place wrote it.
+[[noreturn]] __attribute__((format(printf, 4, 5))) void exec_die(MslThread* t, int code, const char* place, const char* fmt, ...);
 
 void exec_init(msl_u32 threads);
 

@@ -90,4 +90,7 @@ String* get_label(Labelled* o, SEL);
 id      get_owner(Labelled* o, SEL);
 #define LABEL {"setLabel:", (void*)set_label}, {"label", (void*)get_label}
 
+// Puts files and lines for the places in the text of an ExecError. Only threads that Go knows may call it.
+void name_places(Error* e);
+
 Queue* device_new_queue(Device* d, SEL);
