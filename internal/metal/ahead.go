@@ -59,6 +59,13 @@ func (b *Backend) Discard(ticket int) {
 	}
 }
 
+// forget drops all that was prepared, because ops are no longer made into what it was made of.
+func (b *Backend) forget() {
+	for len(b.prepared) > 0 {
+		b.Discard(b.prepared[0].ticket)
+	}
+}
+
 // take finds what was prepared under a ticket; nil: it is not there any more.
 func (b *Backend) take(ticket int) *flight {
 	i := slices.IndexFunc(b.prepared, func(f *flight) bool { return f.ticket == ticket })

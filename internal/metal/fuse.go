@@ -49,6 +49,7 @@ func (b *Backend) Fusions() []engine.Fusion {
 
 // SetFusion is documented at engine.Fuser.
 func (b *Backend) SetFusion(name string, on bool) {
+	b.forget()
 	for i, f := range fusions {
 		if f.name == name {
 			b.fuses[i] = on
