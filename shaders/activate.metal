@@ -21,3 +21,7 @@ template <typename T>
 
 template [[host_name("activate_f32")]] [[kernel]] decltype(activate<float>) activate<float>;
 template [[host_name("activate_f16")]] [[kernel]] decltype(activate<half>) activate<half>;
+
+#if __METAL_VERSION__ >= 310 // bfloat
+template [[host_name("activate_bf16")]] [[kernel]] decltype(activate<bfloat>) activate<bfloat>;
+#endif

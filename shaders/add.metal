@@ -16,3 +16,7 @@ template <typename T>
 
 template [[host_name("add_f32")]] [[kernel]] decltype(add<float>) add<float>;
 template [[host_name("add_f16")]] [[kernel]] decltype(add<half>) add<half>;
+
+#if __METAL_VERSION__ >= 310 // bfloat
+template [[host_name("add_bf16")]] [[kernel]] decltype(add<bfloat>) add<bfloat>;
+#endif

@@ -17,3 +17,7 @@ template <typename T>
 
 template [[host_name("add_bias_f32")]] [[kernel]] decltype(add_bias<float>) add_bias<float>;
 template [[host_name("add_bias_f16")]] [[kernel]] decltype(add_bias<half>) add_bias<half>;
+
+#if __METAL_VERSION__ >= 310 // bfloat
+template [[host_name("add_bias_bf16")]] [[kernel]] decltype(add_bias<bfloat>) add_bias<bfloat>;
+#endif

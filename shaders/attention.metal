@@ -171,3 +171,8 @@ template [[host_name("attention_f32")]] [[kernel]] decltype(attention<float, 1>)
 template [[host_name("attention_f16")]] [[kernel]] decltype(attention<half, 1>) attention<half, 1>;
 template [[host_name("attention4_f32")]] [[kernel]] decltype(attention<float, 4>) attention<float, 4>;
 template [[host_name("attention4_f16")]] [[kernel]] decltype(attention<half, 4>) attention<half, 4>;
+
+#if __METAL_VERSION__ >= 310 // bfloat
+template [[host_name("attention_bf16")]] [[kernel]] decltype(attention<bfloat, 1>) attention<bfloat, 1>;
+template [[host_name("attention4_bf16")]] [[kernel]] decltype(attention<bfloat, 4>) attention<bfloat, 4>;
+#endif

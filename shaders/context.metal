@@ -22,3 +22,7 @@ template <typename T>
 
 template [[host_name("context_f32")]] [[kernel]] decltype(context<float>) context<float>;
 template [[host_name("context_f16")]] [[kernel]] decltype(context<half>) context<half>;
+
+#if __METAL_VERSION__ >= 310 // bfloat
+template [[host_name("context_bf16")]] [[kernel]] decltype(context<bfloat>) context<bfloat>;
+#endif

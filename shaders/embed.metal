@@ -33,3 +33,10 @@ template [[host_name("embed_f16_f32")]] [[kernel]] decltype(embed<half, float>) 
 template [[host_name("embed_f16_f16")]] [[kernel]] decltype(embed<half, half>) embed<half, half>;
 template [[host_name("embed_f16_bf16")]] [[kernel]] decltype(embed<half, ushort>) embed<half, ushort>;
 template [[host_name("embed_f16_i8")]] [[kernel]] decltype(embed<half, char>) embed<half, char>;
+
+#if __METAL_VERSION__ >= 310 // bfloat
+template [[host_name("embed_bf16_f32")]] [[kernel]] decltype(embed<bfloat, float>) embed<bfloat, float>;
+template [[host_name("embed_bf16_f16")]] [[kernel]] decltype(embed<bfloat, half>) embed<bfloat, half>;
+template [[host_name("embed_bf16_bf16")]] [[kernel]] decltype(embed<bfloat, ushort>) embed<bfloat, ushort>;
+template [[host_name("embed_bf16_i8")]] [[kernel]] decltype(embed<bfloat, char>) embed<bfloat, char>;
+#endif

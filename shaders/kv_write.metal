@@ -18,3 +18,7 @@ template <typename T>
 
 template [[host_name("kv_write_f32")]] [[kernel]] decltype(kv_write<float>) kv_write<float>;
 template [[host_name("kv_write_f16")]] [[kernel]] decltype(kv_write<half>) kv_write<half>;
+
+#if __METAL_VERSION__ >= 310 // bfloat
+template [[host_name("kv_write_bf16")]] [[kernel]] decltype(kv_write<bfloat>) kv_write<bfloat>;
+#endif

@@ -32,3 +32,7 @@ template <typename T>
 
 template [[host_name("layernorm_f32")]] [[kernel]] decltype(layernorm<float>) layernorm<float>;
 template [[host_name("layernorm_f16")]] [[kernel]] decltype(layernorm<half>) layernorm<half>;
+
+#if __METAL_VERSION__ >= 310 // bfloat
+template [[host_name("layernorm_bf16")]] [[kernel]] decltype(layernorm<bfloat>) layernorm<bfloat>;
+#endif

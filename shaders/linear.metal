@@ -123,3 +123,14 @@ template [[host_name("linear4_f16_f32")]] [[kernel]] decltype(linear<half, float
 template [[host_name("linear4_f16_f16")]] [[kernel]] decltype(linear<half, half, 4>) linear<half, half, 4>;
 template [[host_name("linear4_f16_bf16")]] [[kernel]] decltype(linear<half, ushort, 4>) linear<half, ushort, 4>;
 template [[host_name("linear4_f16_i8")]] [[kernel]] decltype(linear<half, char, 4>) linear<half, char, 4>;
+
+#if __METAL_VERSION__ >= 310 // bfloat
+template [[host_name("linear_bf16_f32")]] [[kernel]] decltype(linear<bfloat, float, 1>) linear<bfloat, float, 1>;
+template [[host_name("linear_bf16_f16")]] [[kernel]] decltype(linear<bfloat, half, 1>) linear<bfloat, half, 1>;
+template [[host_name("linear_bf16_bf16")]] [[kernel]] decltype(linear<bfloat, ushort, 1>) linear<bfloat, ushort, 1>;
+template [[host_name("linear_bf16_i8")]] [[kernel]] decltype(linear<bfloat, char, 1>) linear<bfloat, char, 1>;
+template [[host_name("linear4_bf16_f32")]] [[kernel]] decltype(linear<bfloat, float, 4>) linear<bfloat, float, 4>;
+template [[host_name("linear4_bf16_f16")]] [[kernel]] decltype(linear<bfloat, half, 4>) linear<bfloat, half, 4>;
+template [[host_name("linear4_bf16_bf16")]] [[kernel]] decltype(linear<bfloat, ushort, 4>) linear<bfloat, ushort, 4>;
+template [[host_name("linear4_bf16_i8")]] [[kernel]] decltype(linear<bfloat, char, 4>) linear<bfloat, char, 4>;
+#endif

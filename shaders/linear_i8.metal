@@ -76,3 +76,8 @@ template [[host_name("linear_i8_f32")]] [[kernel]] decltype(linear_i8<float, 1>)
 template [[host_name("linear_i8_f16")]] [[kernel]] decltype(linear_i8<half, 1>) linear_i8<half, 1>;
 template [[host_name("linear_i8x4_f32")]] [[kernel]] decltype(linear_i8<float, 4>) linear_i8<float, 4>;
 template [[host_name("linear_i8x4_f16")]] [[kernel]] decltype(linear_i8<half, 4>) linear_i8<half, 4>;
+
+#if __METAL_VERSION__ >= 310 // bfloat
+template [[host_name("linear_i8_bf16")]] [[kernel]] decltype(linear_i8<bfloat, 1>) linear_i8<bfloat, 1>;
+template [[host_name("linear_i8x4_bf16")]] [[kernel]] decltype(linear_i8<bfloat, 4>) linear_i8<bfloat, 4>;
+#endif

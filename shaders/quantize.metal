@@ -35,3 +35,7 @@ template <typename T>
 
 template [[host_name("quantize_f32")]] [[kernel]] decltype(quantize<float>) quantize<float>;
 template [[host_name("quantize_f16")]] [[kernel]] decltype(quantize<half>) quantize<half>;
+
+#if __METAL_VERSION__ >= 310 // bfloat
+template [[host_name("quantize_bf16")]] [[kernel]] decltype(quantize<bfloat>) quantize<bfloat>;
+#endif

@@ -47,3 +47,7 @@ template <typename T>
 
 template [[host_name("residual_f32")]] [[kernel]] decltype(residual<float>) residual<float>;
 template [[host_name("residual_f16")]] [[kernel]] decltype(residual<half>) residual<half>;
+
+#if __METAL_VERSION__ >= 310 // bfloat
+template [[host_name("residual_bf16")]] [[kernel]] decltype(residual<bfloat>) residual<bfloat>;
+#endif

@@ -28,3 +28,7 @@ template <typename T>
 
 template [[host_name("rmsnorm_f32")]] [[kernel]] decltype(rmsnorm<float>) rmsnorm<float>;
 template [[host_name("rmsnorm_f16")]] [[kernel]] decltype(rmsnorm<half>) rmsnorm<half>;
+
+#if __METAL_VERSION__ >= 310 // bfloat
+template [[host_name("rmsnorm_bf16")]] [[kernel]] decltype(rmsnorm<bfloat>) rmsnorm<bfloat>;
+#endif

@@ -22,3 +22,7 @@ template <typename T>
 
 template [[host_name("rope_f32")]] [[kernel]] decltype(rope<float>) rope<float>;
 template [[host_name("rope_f16")]] [[kernel]] decltype(rope<half>) rope<half>;
+
+#if __METAL_VERSION__ >= 310 // bfloat
+template [[host_name("rope_bf16")]] [[kernel]] decltype(rope<bfloat>) rope<bfloat>;
+#endif

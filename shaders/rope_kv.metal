@@ -31,3 +31,7 @@ template <typename T>
 
 template [[host_name("rope_kv_f32")]] [[kernel]] decltype(rope_kv<float>) rope_kv<float>;
 template [[host_name("rope_kv_f16")]] [[kernel]] decltype(rope_kv<half>) rope_kv<half>;
+
+#if __METAL_VERSION__ >= 310 // bfloat
+template [[host_name("rope_kv_bf16")]] [[kernel]] decltype(rope_kv<bfloat>) rope_kv<bfloat>;
+#endif

@@ -33,3 +33,7 @@ template <typename T>
 
 template [[host_name("scores_f32")]] [[kernel]] decltype(scores<float>) scores<float>;
 template [[host_name("scores_f16")]] [[kernel]] decltype(scores<half>) scores<half>;
+
+#if __METAL_VERSION__ >= 310 // bfloat
+template [[host_name("scores_bf16")]] [[kernel]] decltype(scores<bfloat>) scores<bfloat>;
+#endif

@@ -16,3 +16,7 @@ template <typename T>
 
 template [[host_name("softcap_f32")]] [[kernel]] decltype(softcap<float>) softcap<float>;
 template [[host_name("softcap_f16")]] [[kernel]] decltype(softcap<half>) softcap<half>;
+
+#if __METAL_VERSION__ >= 310 // bfloat
+template [[host_name("softcap_bf16")]] [[kernel]] decltype(softcap<bfloat>) softcap<bfloat>;
+#endif

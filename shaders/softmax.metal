@@ -29,3 +29,7 @@ template <typename T>
 
 template [[host_name("softmax_f32")]] [[kernel]] decltype(softmax<float>) softmax<float>;
 template [[host_name("softmax_f16")]] [[kernel]] decltype(softmax<half>) softmax<half>;
+
+#if __METAL_VERSION__ >= 310 // bfloat
+template [[host_name("softmax_bf16")]] [[kernel]] decltype(softmax<bfloat>) softmax<bfloat>;
+#endif

@@ -9,3 +9,7 @@ inline float4 widen(float4 w) { return w; }
 inline float4 widen(half4 w) { return float4(w); }
 inline float4 widen(ushort4 w) { return as_type<float4>(uint4(w) << 16u); }
 inline float4 widen(char4 w) { return float4(w); }
+#if __METAL_VERSION__ >= 310
+inline float widen(bfloat w) { return float(w); } // an activation
+inline float4 widen(bfloat4 w) { return float4(w); }
+#endif

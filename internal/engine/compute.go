@@ -37,10 +37,14 @@ func ComputeAs(m *ctconv.Model, computeType string) (Compute, error) {
 		return Compute{num.Float32, false}, nil
 	case "float16":
 		return Compute{num.Float16, false}, nil
+	case "bfloat16":
+		return Compute{num.BFloat16, false}, nil
 	case "int8", "int8_float32":
 		return Compute{num.Float32, true}, nil
 	case "int8_float16":
 		return Compute{num.Float16, true}, nil
+	case "int8_bfloat16":
+		return Compute{num.BFloat16, true}, nil
 	}
 	if !slices.Contains(ComputeTypes, computeType) {
 		return Compute{}, fmt.Errorf("compute type: want one of %s, got %q", strings.Join(ComputeTypes, ", "), computeType)

@@ -81,7 +81,7 @@ const prologue = "// assumption.metal\n#include <metal_stdlib>\nusing namespace 
 func (l lab) kernels(source string, names ...string) {
 	l.Helper()
 	l.do(func() error {
-		options, err := mathOptions(l.b.info.FastMath, &Info{})
+		options, err := mathOptions(l.b.activations, l.b.info.FastMath, &Info{})
 		if err != nil {
 			return err
 		}

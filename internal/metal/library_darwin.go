@@ -6,6 +6,7 @@ import (
 	"runtime"
 
 	"github.com/ebitengine/purego"
+	"golang.org/x/sys/unix"
 )
 
 // openLibraries loads Apple's frameworks. Without CoreGraphics a command-line program is given no device.
@@ -28,6 +29,15 @@ func openLibraries() (source, error) {
 		s.handles = append(s.handles, h)
 	}
 	return s, nil
+}
+
+// systemVersion is that of macOS: "14.5" and 14.
+func systemVersion() (version string, major int) {
+	version, err := unix.Sysctl("kern.osproductversion")
+	if err == nil {
+		fmt.Sscanf(version, "%d", &major)
+	}
+	return version, major
 }
 
 // openMPS loads MetalPerformanceShaders, too.

@@ -31,5 +31,8 @@ func openLibraries() (source, error) {
 	return source{handles: []uintptr{handle}, host: true, compiler: info.Compiler, cache: filepath.Dir(info.Path)}, nil
 }
 
+// systemVersion is that of the system whose Metal the host device has.
+func systemVersion() (version string, major int) { return "14.0", 14 }
+
 // openMPS has nothing to load: hostmetal's library has MetalPerformanceShaders in it.
 func openMPS(s source) (source, error) { return s, nil }

@@ -81,6 +81,7 @@ type device struct{ owned }
 const (
 	familyApple   = 1000            // MTLGPUFamilyApple1 is 1001, and so on
 	familyApple7  = familyApple + 7 // M1
+	familyMetal3  = 5001            // MTLGPUFamilyMetal3
 	storageShared = 0               // MTLResourceStorageModeShared
 )
 

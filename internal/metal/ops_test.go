@@ -103,7 +103,7 @@ func fill(t *testing.T, r *rand.Rand, op engine.Op) {
 
 // TestEveryKernel runs every kernel once on random values; the thorough suite is backendtest's.
 func TestEveryKernel(t *testing.T) {
-	for _, act := range []num.DType{num.Float32, num.Float16} {
+	for _, act := range []num.DType{num.Float32, num.Float16, num.BFloat16} {
 		b := open(t, Options{Activations: act})
 		r := rand.New(rand.NewPCG(1, 2))
 		for _, dim := range []int{36, 35} { // with and without vector loads

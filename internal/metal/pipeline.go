@@ -8,10 +8,16 @@ import (
 	"llmrun/shaders"
 )
 
-const (
-	languageVersion = 3 << 16 // MTLLanguageVersion3_0. Left alone it would follow the SDK that Go names in its binaries: 2.4.
-	simdWidth       = 32
-)
+const simdWidth = 32
+
+// languageVersion is the MTLLanguageVersion that the shaders need: 3.0, or 3.1 where activations are bfloat. Left alone it would follow
+// the SDK that Go names in its binaries: 2.4.
+func languageVersion(activations num.DType) uint {
+	if activations == num.BFloat16 {
+		return 3<<16 | 1
+	}
+	return 3 << 16
+}
 
 // Metal's enumerations MTLMathMode and MTLMathFloatingPointFunctions, by value.
 var (
@@ -20,13 +26,13 @@ var (
 )
 
 // mathOptions asks for safe, precise math (or for fast math), and puts down in info what Metal then says it will do.
-func mathOptions(fast bool, info *Info) (compileOptions, error) {
-	o := newCompileOptions()
+func mathOptions(activations num.DType, fast bool, info *Info) (compileOptions, error) {
+	o, language := newCompileOptions(), languageVersion(activations)
 	mode, functions := 0, 1 // safe, precise
 	if fast {
 		mode, functions = 2, 0
 	}
-	o.setLanguageVersion(languageVersion)
+	o.setLanguageVersion(language)
 	o.setFastMath(fast)
 	ok := true
 	if o.hasMathMode() {
@@ -37,10 +43,10 @@ func mathOptions(fast bool, info *Info) (compileOptions, error) {
 	}
 	v := o.languageVersion()
 	info.LanguageVersion, info.FastMath = fmt.Sprintf("%d.%d", v>>16, v&0xffff), o.fastMath()
-	if !ok || v != languageVersion || o.fastMath() != fast {
+	if !ok || v != language || o.fastMath() != fast {
 		o.release()
-		return o, fmt.Errorf("metal: compile options: want MSL %d.0, fast math %t; Metal says MSL %s, fast math %t, mode %q, functions %q",
-			languageVersion>>16, fast, info.LanguageVersion, info.FastMath, info.MathMode, info.Functions)
+		return o, fmt.Errorf("metal: compile options: want MSL %d.%d, fast math %t; Metal says MSL %s, fast math %t, mode %q, functions %q",
+			language>>16, language&0xffff, fast, info.LanguageVersion, info.FastMath, info.MathMode, info.Functions)
 	}
 	return o, nil
 }

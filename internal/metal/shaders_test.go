@@ -112,7 +112,7 @@ func recorder(activations num.DType) (*Backend, func(num.DType, int) engine.Buff
 // kernel's parameters bear, and with their first elements.
 func TestBufferOrder(t *testing.T) {
 	all, seen := readShaders(t), map[string]bool{}
-	for _, activations := range []num.DType{num.Float32, num.Float16} {
+	for _, activations := range []num.DType{num.Float32, num.Float16, num.BFloat16} {
 		b, buf := recorder(activations)
 		q, inverse := buf(num.Int8, 1<<10).(*buffer), buf(num.Float32, 1<<10).(*buffer)
 		b.quantizer.q, b.quantizer.inverse, b.quantizer.room = slot{mtl: q.mtl}, slot{mtl: inverse.mtl}, [2]int{1 << 10, 1 << 10}

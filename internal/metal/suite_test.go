@@ -16,7 +16,7 @@ func opener(t *testing.T, o Options) func() (engine.Backend, error) {
 }
 
 func TestSuite(t *testing.T) {
-	for _, d := range []num.DType{num.Float32, num.Float16} {
+	for _, d := range []num.DType{num.Float32, num.Float16, num.BFloat16} {
 		t.Run(d.String(), func(t *testing.T) { backendtest.Run(t, opener(t, Options{Activations: d})) })
 	}
 }
@@ -30,7 +30,7 @@ func TestGolden(t *testing.T) {
 }
 
 func TestStories(t *testing.T) {
-	for _, d := range []num.DType{num.Float32, num.Float16} {
+	for _, d := range []num.DType{num.Float32, num.Float16, num.BFloat16} {
 		for _, fuse := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%v,fuse=%t", d, fuse), func(t *testing.T) {
 				backendtest.Stories(t, "../models/testdata/golden.json", opener(t, Options{Activations: d, Fuse: fuse}))
