@@ -128,7 +128,7 @@ func (m *maker) quantized(rows, cols int) engine.Matrix {
 		}
 	}
 	for i := range scale {
-		scale[i] = 127*float32(math.Sqrt(float64(cols))) + scale[i]
+		scale[i] += float32(127 * float32(math.Sqrt(float64(cols)))) // never fused: the same bits on every machine
 	}
 	return engine.Matrix{Buffer: m.upload(num.Int8, data, rows, cols), Scale: m.vector(scale), Rows: rows, Cols: cols}
 }

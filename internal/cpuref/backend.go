@@ -28,7 +28,7 @@ type Backend struct {
 	used    uint64 // bytes of all buffers made
 }
 
-// Open starts a backend's threads. Close stops them. LLMRUN_CPU in the environment names the kernels (generic, avx2, neon); the results
+// Open starts a backend's threads. Close stops them. LLMRUN_CPU in the environment names the kernels (generic, avx2, neon, neon+dotprod); the results
 // do not depend on them. Without it they are the fastest that the machine can run. A name that it cannot is the backend's first failure.
 func Open(o Options) *Backend {
 	if o.Threads <= 0 {

@@ -15,8 +15,9 @@ const wholeInt8 = 16
 
 // int8Funcs are the inner loops. n and k are multiples of 16, but n of magnitude, quantize and rescale is one of 8. Sums are int32.
 type int8Funcs struct {
-	rows func(w *byte, near, far int, x *int8, k int, sum *int32, skip, n int)                       // as dotRowsFunc
-	tile func(x *int8, ldx int, w *byte, ldw, k int, sum *int32, ld, n int, kept *float32, mode int) // as dotTileFunc; kept is of int32
+	rows func(w *byte, near, far int, x *int8, k int, sum *int32, skip, n int) // as dotRowsFunc
+	// As dotTileFunc; lanes are int32. wide is room for 4·k.
+	tile func(x *int8, ldx int, w *byte, ldw, k int, sum *int32, ld, n int, lanes *float32, mode int, wide *int16)
 	// magnitude gives the largest |x| of each of 8 lanes, or an infinity, or some NaN.
 	magnitude func(x *float32, n int, lanes *float32)
 	quantize  func(q *int8, x *float32, a float32, n int)                              // x·a to the nearest integer, ties to even; |x·a| < 128
@@ -92,7 +93,7 @@ func (s *Set) QuantizedProduct(t *Temp, out Floats, x Quantized, rows int, w Mat
 		}
 	case rows >= 4 && w.Rows >= 3:
 		t.tile(rows, w.Rows, whole, func(m, n, k, columns, count int, kept *float32, mode int) {
-			s.int8.tile(&x.Data[m*x.Stride+k], x.Stride, &w.Data[n*w.Stride+k], w.Stride, columns, &sums(out, m, w.Rows)[n], 4*out.Stride, count, kept, mode)
+			s.int8.tile(&x.Data[m*x.Stride+k], x.Stride, &w.Data[n*w.Stride+k], w.Stride, columns, &sums(out, m, w.Rows)[n], 4*out.Stride, count, kept, mode, &t.x16[0])
 		})
 	default:
 		quarter := w.Rows / 4
@@ -135,7 +136,7 @@ var genericInt8 = int8Funcs{
 			}
 		}
 	},
-	tile: func(x *int8, ldx int, w *byte, ldw, k int, sum *int32, ld, n int, kept *float32, mode int) {
+	tile: func(x *int8, ldx int, w *byte, ldw, k int, sum *int32, ld, n int, kept *float32, mode int, _ *int16) {
 		for i := range 3 * n {
 			for m := range 4 {
 				c := dotInt8(unsafe.Slice(move(x, m*ldx), k), unsafe.Slice(move(w, i*ldw), k))

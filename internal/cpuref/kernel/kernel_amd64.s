@@ -1625,6 +1625,482 @@ dotTileI8_next:
 	VZEROUPPER
 	RET
 
+// func rowsInt8(w *byte, near int, far int, x *int8, k int, sum *int32, skip int, n int)
+// Requires: AVX, AVX2
+TEXT ·rowsInt8(SB), NOSPLIT, $0-64
+	MOVQ w+0(FP), AX
+	MOVQ far+16(FP), CX
+	LEAQ (AX)(CX*1), DX
+	LEAQ (DX)(CX*1), BX
+	LEAQ (BX)(CX*1), CX
+	MOVQ near+8(FP), SI
+	MOVQ n+56(FP), DI
+	MOVQ x+24(FP), R8
+	MOVQ k+32(FP), R9
+	MOVQ sum+40(FP), R10
+	MOVQ skip+48(FP), R11
+
+rowsInt8_row:
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	XORQ   R12, R12
+	LEAQ   -64(R9), R13
+	JMP    rowsInt8_long_test
+
+rowsInt8_long:
+	VPMOVSXBW (R8)(R12*1), Y4
+	VPMOVSXBW (AX)(R12*1), Y5
+	VPMADDWD  Y4, Y5, Y5
+	VPADDD    Y5, Y0, Y0
+	VPMOVSXBW (DX)(R12*1), Y5
+	VPMADDWD  Y4, Y5, Y5
+	VPADDD    Y5, Y1, Y1
+	VPMOVSXBW (BX)(R12*1), Y5
+	VPMADDWD  Y4, Y5, Y5
+	VPADDD    Y5, Y2, Y2
+	VPMOVSXBW (CX)(R12*1), Y5
+	VPMADDWD  Y4, Y5, Y5
+	VPADDD    Y5, Y3, Y3
+	VPMOVSXBW 16(R8)(R12*1), Y4
+	VPMOVSXBW 16(AX)(R12*1), Y5
+	VPMADDWD  Y4, Y5, Y5
+	VPADDD    Y5, Y0, Y0
+	VPMOVSXBW 16(DX)(R12*1), Y5
+	VPMADDWD  Y4, Y5, Y5
+	VPADDD    Y5, Y1, Y1
+	VPMOVSXBW 16(BX)(R12*1), Y5
+	VPMADDWD  Y4, Y5, Y5
+	VPADDD    Y5, Y2, Y2
+	VPMOVSXBW 16(CX)(R12*1), Y5
+	VPMADDWD  Y4, Y5, Y5
+	VPADDD    Y5, Y3, Y3
+	VPMOVSXBW 32(R8)(R12*1), Y4
+	VPMOVSXBW 32(AX)(R12*1), Y5
+	VPMADDWD  Y4, Y5, Y5
+	VPADDD    Y5, Y0, Y0
+	VPMOVSXBW 32(DX)(R12*1), Y5
+	VPMADDWD  Y4, Y5, Y5
+	VPADDD    Y5, Y1, Y1
+	VPMOVSXBW 32(BX)(R12*1), Y5
+	VPMADDWD  Y4, Y5, Y5
+	VPADDD    Y5, Y2, Y2
+	VPMOVSXBW 32(CX)(R12*1), Y5
+	VPMADDWD  Y4, Y5, Y5
+	VPADDD    Y5, Y3, Y3
+	VPMOVSXBW 48(R8)(R12*1), Y4
+	VPMOVSXBW 48(AX)(R12*1), Y5
+	VPMADDWD  Y4, Y5, Y5
+	VPADDD    Y5, Y0, Y0
+	VPMOVSXBW 48(DX)(R12*1), Y5
+	VPMADDWD  Y4, Y5, Y5
+	VPADDD    Y5, Y1, Y1
+	VPMOVSXBW 48(BX)(R12*1), Y5
+	VPMADDWD  Y4, Y5, Y5
+	VPADDD    Y5, Y2, Y2
+	VPMOVSXBW 48(CX)(R12*1), Y5
+	VPMADDWD  Y4, Y5, Y5
+	VPADDD    Y5, Y3, Y3
+	ADDQ      $0x40, R12
+
+rowsInt8_long_test:
+	CMPQ R12, R13
+	JLE  rowsInt8_long
+	JMP  rowsInt8_short_test
+
+rowsInt8_short:
+	VPMOVSXBW (R8)(R12*1), Y4
+	VPMOVSXBW (AX)(R12*1), Y5
+	VPMADDWD  Y4, Y5, Y5
+	VPADDD    Y5, Y0, Y0
+	VPMOVSXBW (DX)(R12*1), Y5
+	VPMADDWD  Y4, Y5, Y5
+	VPADDD    Y5, Y1, Y1
+	VPMOVSXBW (BX)(R12*1), Y5
+	VPMADDWD  Y4, Y5, Y5
+	VPADDD    Y5, Y2, Y2
+	VPMOVSXBW (CX)(R12*1), Y5
+	VPMADDWD  Y4, Y5, Y5
+	VPADDD    Y5, Y3, Y3
+	ADDQ      $0x10, R12
+
+rowsInt8_short_test:
+	CMPQ         R12, R9
+	JLT          rowsInt8_short
+	VPHADDD      Y1, Y0, Y0
+	VPHADDD      Y3, Y2, Y2
+	VPHADDD      Y2, Y0, Y0
+	VEXTRACTI128 $0x01, Y0, X1
+	VPADDD       X1, X0, X0
+	MOVQ         R10, R12
+	VPEXTRD      $0x00, X0, (R12)
+	ADDQ         R11, R12
+	VPEXTRD      $0x01, X0, (R12)
+	ADDQ         R11, R12
+	VPEXTRD      $0x02, X0, (R12)
+	ADDQ         R11, R12
+	VPEXTRD      $0x03, X0, (R12)
+	ADDQ         SI, AX
+	ADDQ         SI, DX
+	ADDQ         SI, BX
+	ADDQ         SI, CX
+	ADDQ         $0x04, R10
+	DECQ         DI
+	JNE          rowsInt8_row
+	VZEROUPPER
+	RET
+
+// func tileInt8(x *int8, ldx int, w *byte, ldw int, k int, sum *int32, ld int, n int, lanes *float32, mode int, wide *int16)
+// Requires: AVX, AVX2
+TEXT ·tileInt8(SB), NOSPLIT, $0-88
+	MOVQ k+32(FP), AX
+	MOVQ wide+80(FP), CX
+	MOVQ x+0(FP), BX
+	MOVQ ldx+8(FP), DX
+	LEAQ (BX)(DX*1), SI
+	LEAQ (SI)(DX*1), DI
+	LEAQ (DI)(DX*1), R8
+	XORQ DX, DX
+
+tileInt8_widen:
+	VPMOVSXBW (BX)(DX*1), Y0
+	VMOVDQU   Y0, (CX)(DX*8)
+	VPMOVSXBW (SI)(DX*1), Y0
+	VMOVDQU   Y0, 32(CX)(DX*8)
+	VPMOVSXBW (DI)(DX*1), Y0
+	VMOVDQU   Y0, 64(CX)(DX*8)
+	VPMOVSXBW (R8)(DX*1), Y0
+	VMOVDQU   Y0, 96(CX)(DX*8)
+	ADDQ      $0x10, DX
+	CMPQ      DX, AX
+	JLT       tileInt8_widen
+	MOVQ      w+16(FP), BX
+	MOVQ      ldw+24(FP), SI
+	MOVQ      n+56(FP), DI
+
+tileInt8_tile:
+	LEAQ   (BX)(SI*1), R8
+	LEAQ   (R8)(SI*1), R9
+	MOVQ   mode+72(FP), DX
+	TESTQ  $0x00000001, DX
+	JNE    tileInt8_continue
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	JMP    tileInt8_sum
+
+tileInt8_continue:
+	MOVQ    lanes+64(FP), DX
+	VMOVUPS (DX), Y0
+	VMOVUPS 32(DX), Y1
+	VMOVUPS 64(DX), Y2
+	VMOVUPS 96(DX), Y3
+	VMOVUPS 128(DX), Y4
+	VMOVUPS 160(DX), Y5
+	VMOVUPS 192(DX), Y6
+	VMOVUPS 224(DX), Y7
+	VMOVUPS 256(DX), Y8
+	VMOVUPS 288(DX), Y9
+	VMOVUPS 320(DX), Y10
+	VMOVUPS 352(DX), Y11
+
+tileInt8_sum:
+	XORQ DX, DX
+	LEAQ -64(AX), R10
+	JMP  tileInt8_long_test
+
+tileInt8_long:
+	VPMOVSXBW (BX)(DX*1), Y12
+	VPMOVSXBW (R8)(DX*1), Y13
+	VPMOVSXBW (R9)(DX*1), Y14
+	VPMADDWD  (CX)(DX*8), Y12, Y15
+	VPADDD    Y15, Y0, Y0
+	VPMADDWD  (CX)(DX*8), Y13, Y15
+	VPADDD    Y15, Y1, Y1
+	VPMADDWD  (CX)(DX*8), Y14, Y15
+	VPADDD    Y15, Y2, Y2
+	VPMADDWD  32(CX)(DX*8), Y12, Y15
+	VPADDD    Y15, Y3, Y3
+	VPMADDWD  32(CX)(DX*8), Y13, Y15
+	VPADDD    Y15, Y4, Y4
+	VPMADDWD  32(CX)(DX*8), Y14, Y15
+	VPADDD    Y15, Y5, Y5
+	VPMADDWD  64(CX)(DX*8), Y12, Y15
+	VPADDD    Y15, Y6, Y6
+	VPMADDWD  64(CX)(DX*8), Y13, Y15
+	VPADDD    Y15, Y7, Y7
+	VPMADDWD  64(CX)(DX*8), Y14, Y15
+	VPADDD    Y15, Y8, Y8
+	VPMADDWD  96(CX)(DX*8), Y12, Y12
+	VPADDD    Y12, Y9, Y9
+	VPMADDWD  96(CX)(DX*8), Y13, Y12
+	VPADDD    Y12, Y10, Y10
+	VPMADDWD  96(CX)(DX*8), Y14, Y12
+	VPADDD    Y12, Y11, Y11
+	VPMOVSXBW 16(BX)(DX*1), Y12
+	VPMOVSXBW 16(R8)(DX*1), Y13
+	VPMOVSXBW 16(R9)(DX*1), Y14
+	VPMADDWD  128(CX)(DX*8), Y12, Y15
+	VPADDD    Y15, Y0, Y0
+	VPMADDWD  128(CX)(DX*8), Y13, Y15
+	VPADDD    Y15, Y1, Y1
+	VPMADDWD  128(CX)(DX*8), Y14, Y15
+	VPADDD    Y15, Y2, Y2
+	VPMADDWD  160(CX)(DX*8), Y12, Y15
+	VPADDD    Y15, Y3, Y3
+	VPMADDWD  160(CX)(DX*8), Y13, Y15
+	VPADDD    Y15, Y4, Y4
+	VPMADDWD  160(CX)(DX*8), Y14, Y15
+	VPADDD    Y15, Y5, Y5
+	VPMADDWD  192(CX)(DX*8), Y12, Y15
+	VPADDD    Y15, Y6, Y6
+	VPMADDWD  192(CX)(DX*8), Y13, Y15
+	VPADDD    Y15, Y7, Y7
+	VPMADDWD  192(CX)(DX*8), Y14, Y15
+	VPADDD    Y15, Y8, Y8
+	VPMADDWD  224(CX)(DX*8), Y12, Y12
+	VPADDD    Y12, Y9, Y9
+	VPMADDWD  224(CX)(DX*8), Y13, Y12
+	VPADDD    Y12, Y10, Y10
+	VPMADDWD  224(CX)(DX*8), Y14, Y12
+	VPADDD    Y12, Y11, Y11
+	VPMOVSXBW 32(BX)(DX*1), Y12
+	VPMOVSXBW 32(R8)(DX*1), Y13
+	VPMOVSXBW 32(R9)(DX*1), Y14
+	VPMADDWD  256(CX)(DX*8), Y12, Y15
+	VPADDD    Y15, Y0, Y0
+	VPMADDWD  256(CX)(DX*8), Y13, Y15
+	VPADDD    Y15, Y1, Y1
+	VPMADDWD  256(CX)(DX*8), Y14, Y15
+	VPADDD    Y15, Y2, Y2
+	VPMADDWD  288(CX)(DX*8), Y12, Y15
+	VPADDD    Y15, Y3, Y3
+	VPMADDWD  288(CX)(DX*8), Y13, Y15
+	VPADDD    Y15, Y4, Y4
+	VPMADDWD  288(CX)(DX*8), Y14, Y15
+	VPADDD    Y15, Y5, Y5
+	VPMADDWD  320(CX)(DX*8), Y12, Y15
+	VPADDD    Y15, Y6, Y6
+	VPMADDWD  320(CX)(DX*8), Y13, Y15
+	VPADDD    Y15, Y7, Y7
+	VPMADDWD  320(CX)(DX*8), Y14, Y15
+	VPADDD    Y15, Y8, Y8
+	VPMADDWD  352(CX)(DX*8), Y12, Y12
+	VPADDD    Y12, Y9, Y9
+	VPMADDWD  352(CX)(DX*8), Y13, Y12
+	VPADDD    Y12, Y10, Y10
+	VPMADDWD  352(CX)(DX*8), Y14, Y12
+	VPADDD    Y12, Y11, Y11
+	VPMOVSXBW 48(BX)(DX*1), Y12
+	VPMOVSXBW 48(R8)(DX*1), Y13
+	VPMOVSXBW 48(R9)(DX*1), Y14
+	VPMADDWD  384(CX)(DX*8), Y12, Y15
+	VPADDD    Y15, Y0, Y0
+	VPMADDWD  384(CX)(DX*8), Y13, Y15
+	VPADDD    Y15, Y1, Y1
+	VPMADDWD  384(CX)(DX*8), Y14, Y15
+	VPADDD    Y15, Y2, Y2
+	VPMADDWD  416(CX)(DX*8), Y12, Y15
+	VPADDD    Y15, Y3, Y3
+	VPMADDWD  416(CX)(DX*8), Y13, Y15
+	VPADDD    Y15, Y4, Y4
+	VPMADDWD  416(CX)(DX*8), Y14, Y15
+	VPADDD    Y15, Y5, Y5
+	VPMADDWD  448(CX)(DX*8), Y12, Y15
+	VPADDD    Y15, Y6, Y6
+	VPMADDWD  448(CX)(DX*8), Y13, Y15
+	VPADDD    Y15, Y7, Y7
+	VPMADDWD  448(CX)(DX*8), Y14, Y15
+	VPADDD    Y15, Y8, Y8
+	VPMADDWD  480(CX)(DX*8), Y12, Y12
+	VPADDD    Y12, Y9, Y9
+	VPMADDWD  480(CX)(DX*8), Y13, Y12
+	VPADDD    Y12, Y10, Y10
+	VPMADDWD  480(CX)(DX*8), Y14, Y12
+	VPADDD    Y12, Y11, Y11
+	ADDQ      $0x40, DX
+
+tileInt8_long_test:
+	CMPQ DX, R10
+	JLE  tileInt8_long
+	JMP  tileInt8_short_test
+
+tileInt8_short:
+	VPMOVSXBW (BX)(DX*1), Y12
+	VPMOVSXBW (R8)(DX*1), Y13
+	VPMOVSXBW (R9)(DX*1), Y14
+	VPMADDWD  (CX)(DX*8), Y12, Y15
+	VPADDD    Y15, Y0, Y0
+	VPMADDWD  (CX)(DX*8), Y13, Y15
+	VPADDD    Y15, Y1, Y1
+	VPMADDWD  (CX)(DX*8), Y14, Y15
+	VPADDD    Y15, Y2, Y2
+	VPMADDWD  32(CX)(DX*8), Y12, Y15
+	VPADDD    Y15, Y3, Y3
+	VPMADDWD  32(CX)(DX*8), Y13, Y15
+	VPADDD    Y15, Y4, Y4
+	VPMADDWD  32(CX)(DX*8), Y14, Y15
+	VPADDD    Y15, Y5, Y5
+	VPMADDWD  64(CX)(DX*8), Y12, Y15
+	VPADDD    Y15, Y6, Y6
+	VPMADDWD  64(CX)(DX*8), Y13, Y15
+	VPADDD    Y15, Y7, Y7
+	VPMADDWD  64(CX)(DX*8), Y14, Y15
+	VPADDD    Y15, Y8, Y8
+	VPMADDWD  96(CX)(DX*8), Y12, Y12
+	VPADDD    Y12, Y9, Y9
+	VPMADDWD  96(CX)(DX*8), Y13, Y12
+	VPADDD    Y12, Y10, Y10
+	VPMADDWD  96(CX)(DX*8), Y14, Y12
+	VPADDD    Y12, Y11, Y11
+	ADDQ      $0x10, DX
+
+tileInt8_short_test:
+	CMPQ    DX, AX
+	JLT     tileInt8_short
+	MOVQ    mode+72(FP), DX
+	TESTQ   $0x00000002, DX
+	JE      tileInt8_reduce
+	MOVQ    lanes+64(FP), DX
+	VMOVUPS Y0, (DX)
+	VMOVUPS Y1, 32(DX)
+	VMOVUPS Y2, 64(DX)
+	VMOVUPS Y3, 96(DX)
+	VMOVUPS Y4, 128(DX)
+	VMOVUPS Y5, 160(DX)
+	VMOVUPS Y6, 192(DX)
+	VMOVUPS Y7, 224(DX)
+	VMOVUPS Y8, 256(DX)
+	VMOVUPS Y9, 288(DX)
+	VMOVUPS Y10, 320(DX)
+	VMOVUPS Y11, 352(DX)
+	JMP     tileInt8_next
+
+tileInt8_reduce:
+	MOVQ         sum+40(FP), DX
+	MOVQ         ld+48(FP), BX
+	VPHADDD      Y1, Y0, Y0
+	VPHADDD      Y2, Y2, Y2
+	VPHADDD      Y2, Y0, Y0
+	VEXTRACTI128 $0x01, Y0, X1
+	VPADDD       X1, X0, X0
+	VMOVQ        X0, (DX)
+	VPEXTRD      $0x02, X0, 8(DX)
+	ADDQ         BX, DX
+	VPHADDD      Y4, Y3, Y3
+	VPHADDD      Y5, Y5, Y5
+	VPHADDD      Y5, Y3, Y3
+	VEXTRACTI128 $0x01, Y3, X0
+	VPADDD       X0, X3, X3
+	VMOVQ        X3, (DX)
+	VPEXTRD      $0x02, X3, 8(DX)
+	ADDQ         BX, DX
+	VPHADDD      Y7, Y6, Y6
+	VPHADDD      Y8, Y8, Y8
+	VPHADDD      Y8, Y6, Y6
+	VEXTRACTI128 $0x01, Y6, X0
+	VPADDD       X0, X6, X6
+	VMOVQ        X6, (DX)
+	VPEXTRD      $0x02, X6, 8(DX)
+	ADDQ         BX, DX
+	VPHADDD      Y10, Y9, Y9
+	VPHADDD      Y11, Y11, Y11
+	VPHADDD      Y11, Y9, Y9
+	VEXTRACTI128 $0x01, Y9, X0
+	VPADDD       X0, X9, X9
+	VMOVQ        X9, (DX)
+	VPEXTRD      $0x02, X9, 8(DX)
+
+tileInt8_next:
+	MOVQ lanes+64(FP), DX
+	ADDQ $0x00000180, DX
+	MOVQ DX, lanes+64(FP)
+	MOVQ sum+40(FP), DX
+	ADDQ $0x0000000c, DX
+	MOVQ DX, sum+40(FP)
+	LEAQ (R9)(SI*1), BX
+	DECQ DI
+	JNE  tileInt8_tile
+	VZEROUPPER
+	RET
+
+// func magnitude(x *float32, n int, lanes *float32)
+// Requires: AVX, AVX2
+TEXT ·magnitude(SB), NOSPLIT, $0-24
+	MOVQ     x+0(FP), AX
+	VPCMPEQD Y0, Y0, Y0
+	VPSRLD   $0x01, Y0, Y0
+	VXORPS   Y1, Y1, Y1
+	MOVQ     n+8(FP), CX
+	XORQ     DX, DX
+
+magnitude_loop:
+	VPAND   (AX)(DX*4), Y0, Y2
+	VPMAXUD Y2, Y1, Y1
+	ADDQ    $0x08, DX
+	CMPQ    DX, CX
+	JLT     magnitude_loop
+	MOVQ    lanes+16(FP), AX
+	VMOVUPS Y1, (AX)
+	VZEROUPPER
+	RET
+
+// func quantize8(q *int8, x *float32, a float32, n int)
+// Requires: AVX, AVX2
+TEXT ·quantize8(SB), NOSPLIT, $0-32
+	MOVQ         q+0(FP), AX
+	MOVQ         x+8(FP), CX
+	VBROADCASTSS a+16(FP), Y0
+	MOVQ         n+24(FP), DX
+	XORQ         BX, BX
+
+quantize8_loop:
+	VMULPS       (CX)(BX*4), Y0, Y1
+	VCVTPS2DQ    Y1, Y1
+	VEXTRACTI128 $0x01, Y1, X2
+	VPACKSSDW    X2, X1, X2
+	VPACKSSWB    X2, X2, X2
+	VMOVQ        X2, (AX)(BX*1)
+	ADDQ         $0x08, BX
+	CMPQ         BX, DX
+	JLT          quantize8_loop
+	VZEROUPPER
+	RET
+
+// func rescale(out *float32, sum *int32, divisor *float32, inverse float32, n int)
+// Requires: AVX
+TEXT ·rescale(SB), NOSPLIT, $0-40
+	MOVQ         out+0(FP), AX
+	MOVQ         sum+8(FP), CX
+	MOVQ         divisor+16(FP), DX
+	VBROADCASTSS inverse+24(FP), Y0
+	VBROADCASTSS storedNaN<>+0(SB), Y1
+	MOVQ         n+32(FP), BX
+	XORQ         SI, SI
+
+rescale_loop:
+	VCVTDQ2PS (CX)(SI*4), Y2
+	VMULPS    Y0, Y2, Y2
+	VDIVPS    (DX)(SI*4), Y2, Y2
+	VCMPPS    $0x03, Y2, Y2, Y3
+	VBLENDVPS Y3, Y1, Y2, Y2
+	VMOVUPS   Y2, (AX)(SI*4)
+	ADDQ      $0x08, SI
+	CMPQ      SI, BX
+	JLT       rescale_loop
+	VZEROUPPER
+	RET
+
 // func weightedSum(v *float32, ldv int, p *float32, n int, y *float32, d int, lanes *float32, mode int)
 // Requires: AVX, FMA3
 TEXT ·weightedSum(SB), NOSPLIT, $0-64

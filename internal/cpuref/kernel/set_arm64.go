@@ -1,12 +1,16 @@
 package kernel
 
-import "llmrun/internal/num"
+import (
+	"golang.org/x/sys/cpu"
+
+	"llmrun/internal/num"
+)
 
 var neon = &Set{
 	Name:        "neon",
 	dotRows:     [num.NumDTypes]dotRowsFunc{num.Float32: dotRowsF32, num.Float16: dotRowsF16, num.BFloat16: dotRowsBF16, num.Int8: dotRowsI8},
 	dotTile:     [num.NumDTypes]dotTileFunc{num.Float32: dotTileF32, num.Float16: dotTileF16, num.BFloat16: dotTileBF16, num.Int8: dotTileI8},
-	int8:        genericInt8,
+	int8:        int8Funcs{rows: rowsInt8, tile: tileInt8, magnitude: magnitude, quantize: quantize8, rescale: rescale},
 	weightedSum: weightedSum,
 	read:        readFour,
 	fetch:       fetch,
@@ -16,5 +20,17 @@ var neon = &Set{
 	},
 }
 
+var dotprod = func() *Set {
+	s := *neon
+	s.Name, s.int8.rows, s.int8.tile = "neon+dotprod", rowsInt8Dot, tileInt8Dot
+	return &s
+}()
+
 // Every arm64 that Go runs on has NEON, fused multiply-adds and the conversion of float16.
-func machine() []*Set { return []*Set{neon} }
+// Products of int8 have an instruction that not all have.
+func machine() []*Set {
+	if cpu.ARM64.HasASIMDDP {
+		return []*Set{neon, dotprod}
+	}
+	return []*Set{neon}
+}

@@ -44,6 +44,31 @@ func dotTileBF16(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y
 //go:noescape
 func dotTileI8(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int)
 
+// rowsInt8: see int8Funcs.
+//
+//go:noescape
+func rowsInt8(w *byte, near int, far int, x *int8, k int, sum *int32, skip int, n int)
+
+// tileInt8: see int8Funcs.
+//
+//go:noescape
+func tileInt8(x *int8, ldx int, w *byte, ldw int, k int, sum *int32, ld int, n int, lanes *float32, mode int, wide *int16)
+
+// magnitude: see vectorFuncs.
+//
+//go:noescape
+func magnitude(x *float32, n int, lanes *float32)
+
+// quantize8: see vectorFuncs.
+//
+//go:noescape
+func quantize8(q *int8, x *float32, a float32, n int)
+
+// rescale: see vectorFuncs.
+//
+//go:noescape
+func rescale(out *float32, sum *int32, divisor *float32, inverse float32, n int)
+
 // weightedSum: see weightedSumFunc.
 //
 //go:noescape

@@ -29,6 +29,27 @@ func dotTileBF16(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y
 func dotTileI8(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int)
 
 //go:noescape
+func rowsInt8(w *byte, near int, far int, x *int8, k int, sum *int32, skip int, n int)
+
+//go:noescape
+func tileInt8(x *int8, ldx int, w *byte, ldw int, k int, sum *int32, ld int, n int, lanes *float32, mode int, wide *int16)
+
+//go:noescape
+func rowsInt8Dot(w *byte, near int, far int, x *int8, k int, sum *int32, skip int, n int)
+
+//go:noescape
+func tileInt8Dot(x *int8, ldx int, w *byte, ldw int, k int, sum *int32, ld int, n int, lanes *float32, mode int, wide *int16)
+
+//go:noescape
+func magnitude(x *float32, n int, lanes *float32)
+
+//go:noescape
+func quantize8(q *int8, x *float32, a float32, n int)
+
+//go:noescape
+func rescale(out *float32, sum *int32, divisor *float32, inverse float32, n int)
+
+//go:noescape
 func weightedSum(v *float32, ldv int, p *float32, n int, y *float32, d int, lanes *float32, mode int)
 
 //go:noescape

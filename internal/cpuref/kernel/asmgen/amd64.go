@@ -20,6 +20,7 @@ func amd64() {
 	for _, t := range types {
 		dotTile(t)
 	}
+	int8Kernels()
 	weighted()
 	elementwise()
 	largest()
@@ -110,24 +111,24 @@ func sumLanes(a, b, c, d VecVirtual) Register {
 // storedNaN is where the bits of the NaN lie that is stored for any.
 var storedNaN Mem
 
-// sumLoop counts i to k, a multiple of 8, in steps of 32 while it can and of 8 then. body does the 8 elements from i + 8·u on.
-func sumLoop(name string, i, k Register, body func(u int)) {
+// sumLoop counts i to k, a multiple of step, by four steps while it can and by one then. body does the elements of the step from i + step·u on.
+func sumLoop(name string, i, k Register, step int, body func(u int)) {
 	limit := GP64()
 	XORQ(i, i)
-	LEAQ(Mem{Base: k, Disp: -32}, limit)
+	LEAQ(Mem{Base: k, Disp: -4 * step}, limit)
 	JMP(LabelRef(name + "_long_test"))
 	Label(name + "_long")
 	for u := range 4 {
 		body(u)
 	}
-	ADDQ(Imm(32), i)
+	ADDQ(Imm(uint64(4*step)), i)
 	Label(name + "_long_test")
 	CMPQ(i, limit)
 	JLE(LabelRef(name + "_long"))
 	JMP(LabelRef(name + "_short_test"))
 	Label(name + "_short")
 	body(0)
-	ADDQ(Imm(8), i)
+	ADDQ(Imm(uint64(step)), i)
 	Label(name + "_short_test")
 	CMPQ(i, k)
 	JLT(LabelRef(name + "_short"))
@@ -168,7 +169,7 @@ func dotRows(t elem) {
 		advance("scale", 4)
 	}
 	lanesIn(name, acc[:])
-	sumLoop(name, i, k, func(u int) {
+	sumLoop(name, i, k, 8, func(u int) {
 		xv := ymm()
 		VMOVUPS(at(x, i, 4, 8*u), xv)
 		for r := range acc {
@@ -249,7 +250,7 @@ func dotTile(t elem) {
 		acc[a] = ymm()
 	}
 	lanesIn(name, acc)
-	sumLoop(name, i, k, func(u int) {
+	sumLoop(name, i, k, 8, func(u int) {
 		var wv [N]VecVirtual
 		for r := range wv {
 			wv[r] = ymm()

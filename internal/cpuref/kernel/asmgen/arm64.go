@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math/bits"
 	"os"
 	"strings"
 )
@@ -40,6 +41,7 @@ func arm64(out, stubs string) {
 	for _, t := range types {
 		a.dotTile(t)
 	}
+	a.int8Kernels()
 	a.weightedSum()
 	a.elementwise()
 	a.largest()
@@ -160,17 +162,17 @@ func (a *arm) lanesOut(name, done string, first, n int) {
 	a.label(name + "_reduce")
 }
 
-// sumLoop does body, which does 8 elements and moves pointers, k/8 times. k is in R8.
-func (a *arm) sumLoop(name string, body func()) {
-	a.p("SUBS $16, R8, R14")
+// sumLoop does body, which does step elements and moves pointers, k/step times. step is a power of two; k is in R8.
+func (a *arm) sumLoop(name string, step int, body func()) {
+	a.p("SUBS $%d, R8, R14", 2*step)
 	a.p("BLT %s_short", name)
 	a.label(name + "_long")
 	body()
 	body()
-	a.p("SUBS $16, R14, R14")
+	a.p("SUBS $%d, R14, R14", 2*step)
 	a.p("BGE %s_long", name)
 	a.label(name + "_short")
-	a.p("TBZ $3, R14, %s_done", name) // 16 less than a multiple of 16, or of 8
+	a.p("TBZ $%d, R14, %s_done", bits.TrailingZeros(uint(step)), name) // 2·step less than a multiple of that, or of step
 	body()
 	a.label(name + "_done")
 }
@@ -205,7 +207,7 @@ func (a *arm) dotRows(t elem) {
 	}
 	a.p("MOVD R6, R7")
 	a.lanesIn(name, acc, 8)
-	a.sumLoop(name, func() {
+	a.sumLoop(name, 8, func() {
 		a.p("VLD1.P 32(R7), %s", list(x, 2, "S4"))
 		for r, p := range rows {
 			a.load8(t, p, w+2*r, scale+r)
@@ -257,7 +259,7 @@ func (a *arm) dotTile(t elem) {
 		a.p("ADD R7, %s, %s", ws[r-1], ws[r])
 	}
 	a.lanesIn(name, 0, 2*M*N)
-	a.sumLoop(name, func() {
+	a.sumLoop(name, 8, func() {
 		for r, p := range ws {
 			if t.name == "I8" {
 				a.p("FMOVS %d(R20), F%d", 4*r, scale)
