@@ -86,6 +86,9 @@ func (b *Backend) open(o Options, s source) (err error) {
 	}
 	b.info = describe(b.device, s)
 	b.info.Fuse = o.Fuse
+	if b.info.Validate, err = validate(s); err != nil {
+		return err
+	}
 	if b.timeout, err = timeout(s.host); err != nil {
 		return err
 	}

@@ -30,6 +30,7 @@ type Info struct {
 	MathMode        string // "safe", "relaxed" or "fast"; empty where the system has no such option (before macOS 15)
 	Functions       string // "precise" or "fast": what an unqualified tanh means; empty like MathMode
 	Fuse            bool   // adjacent ops run as fused kernels
+	Validate        bool   // the device checks all that it is asked to do, and is slow
 	Gemm            string // who multiplies matrices: "own" kernels, or "mps"
 	MaxBuffer       int    // bytes
 	WorkingSet      int    // bytes; what Metal recommends to stay under

@@ -3,6 +3,7 @@ package metal
 import (
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 
 	"github.com/ebitengine/purego"
@@ -14,6 +15,10 @@ func openLibraries() (source, error) {
 	if runtime.GOARCH != "arm64" {
 		return source{}, &UnavailableError{errors.New("metal: want Apple silicon, this program is built for " + runtime.GOARCH),
 			"use the darwin/arm64 build; Rosetta's GPU view is not trusted"}
+	}
+	if os.Getenv(validateVariable) == "1" { // Metal looks when it is loaded
+		os.Setenv("MTL_DEBUG_LAYER", "1")
+		os.Setenv("MTL_SHADER_VALIDATION", "1")
 	}
 	var s source
 	for _, path := range []string{
@@ -30,6 +35,9 @@ func openLibraries() (source, error) {
 	}
 	return s, nil
 }
+
+// validate tells whether Metal's own validation was asked for.
+func validate(source) (on bool, err error) { return os.Getenv("MTL_SHADER_VALIDATION") == "1", nil }
 
 // systemVersion is that of macOS: "14.5" and 14.
 func systemVersion() (version string, major int) {

@@ -5,7 +5,9 @@ package metal
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"strconv"
 
 	"github.com/ebitengine/purego"
 
@@ -29,6 +31,19 @@ func openLibraries() (source, error) {
 		return source{}, err
 	}
 	return source{handles: []uintptr{handle}, host: true, compiler: info.Compiler, cache: filepath.Dir(info.Path)}, nil
+}
+
+// validate turns hostmetal's checked mode on for what is compiled and allocated from now on, if LLMRUN_METAL_VALIDATE=1. LLMRUN_METAL_SEED,
+// 0 unless set, decides the order in which it runs threads, simdgroups and threadgroups.
+func validate(s source) (on bool, err error) {
+	on = os.Getenv(validateVariable) == "1"
+	seed := uint64(0)
+	if v := os.Getenv("LLMRUN_METAL_SEED"); v != "" {
+		if seed, err = strconv.ParseUint(v, 10, 64); err != nil {
+			return false, fmt.Errorf("metal: LLMRUN_METAL_SEED: want a number, got %q", v)
+		}
+	}
+	return on, hostmetal.Validate(s.handles[0], on, seed)
 }
 
 // systemVersion is that of the system whose Metal the host device has.

@@ -89,6 +89,10 @@ var (
 	}
 )
 
+// validateVariable is the environment variable that, set to 1, makes the device check all that it is asked to do: like Apple's own, for the
+// whole process, before the first device is opened.
+const validateVariable = "LLMRUN_METAL_VALIDATE"
+
 // source says where the symbols come from.
 type source struct {
 	handles  []uintptr // of the libraries, as Dlopen gave them

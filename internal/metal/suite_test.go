@@ -16,6 +16,7 @@ func opener(t *testing.T, o Options) func() (engine.Backend, error) {
 }
 
 func TestSuite(t *testing.T) {
+	t.Setenv(validateVariable, "1")
 	for _, d := range []num.DType{num.Float32, num.Float16, num.BFloat16} {
 		t.Run(d.String(), func(t *testing.T) { backendtest.Run(t, opener(t, Options{Activations: d})) })
 	}
