@@ -2,7 +2,10 @@ package metal
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"llmrun/internal/num"
 	"llmrun/shaders"
@@ -58,21 +61,40 @@ func nameOf(names []string, i int) string {
 	return names[i]
 }
 
-// compileAll compiles every shader, by file name without its extension. edit, if not nil, may change the text of a file first.
+// compileAll compiles every shader, several at once, by file name without its extension. edit, if not nil, may change the text of a file first.
 func compileAll(d device, o compileOptions, edit func(file, source string) (string, error)) (map[string]library, error) {
-	libraries := map[string]library{}
-	for _, file := range shaders.Files() {
-		source, err := shaders.Source(file, edit)
-		if err != nil {
-			return libraries, err
+	files := shaders.Files()
+	sources, compiled, errs := make([]string, len(files)), make([]library, len(files)), make([]error, len(files))
+	for i, file := range files {
+		var err error
+		if sources[i], err = shaders.Source(file, edit); err != nil {
+			return nil, err
 		}
-		lib, err := d.newLibrary(source, o)
-		if lib.isNil() {
-			return libraries, fmt.Errorf("metal: compile %s: %w", file, err)
-		}
-		libraries[strings.TrimSuffix(file, ".metal")] = lib
 	}
-	return libraries, nil
+	var next atomic.Int32
+	var wait sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(files)) {
+		wait.Go(func() {
+			t := newThread()
+			defer t.stop()
+			t.do(func() {
+				for i := int(next.Add(1)) - 1; i < len(files); i = int(next.Add(1)) - 1 {
+					compiled[i], errs[i] = d.newLibrary(sources[i], o)
+				}
+			})
+		})
+	}
+	wait.Wait()
+	libraries := map[string]library{}
+	var err error
+	for i, file := range files {
+		if lib := compiled[i]; !lib.isNil() {
+			libraries[strings.TrimSuffix(file, ".metal")] = lib
+		} else if err == nil {
+			err = fmt.Errorf("metal: compile %s: %w", file, errs[i])
+		}
+	}
+	return libraries, err
 }
 
 // kernel is a compiled kernel.
