@@ -31,6 +31,39 @@ const LogitTolerance = 1e-3
 // Golden holds a backend to CTranslate2: on every golden model and request the same ids, and logits within tolerance. open gives
 // a fresh backend.
 func Golden(t *testing.T, dir string, tolerance float64, open func() (engine.Backend, error)) {
+	golden(t, dir, tolerance, widened, 17, open)
+}
+
+// GoldenInt8 is Golden for the runs that multiplied int8 by int8 and kept the sums exact.
+func GoldenInt8(t *testing.T, dir string, tolerance float64, open func() (engine.Backend, error)) {
+	golden(t, dir, tolerance, exact, 3, open)
+}
+
+// GoldenSaturated is Golden for the runs whose sums of int8 saturated. open gives a backend whose sums do, too.
+func GoldenSaturated(t *testing.T, dir string, tolerance float64, open func() (engine.Backend, error)) {
+	golden(t, dir, tolerance, saturated, 1, open)
+}
+
+// arithmetic is how a run has multiplied.
+type arithmetic int
+
+const (
+	widened arithmetic = iota
+	exact
+	saturated
+)
+
+func (r request) arithmetic(t *testing.T, dir string) arithmetic {
+	switch {
+	case r.ComputeType == "int8":
+		return exact
+	case r.ComputeType == "default" && storesInt8(t, dir, r.Model):
+		return saturated
+	}
+	return widened
+}
+
+func golden(t *testing.T, dir string, tolerance float64, of arithmetic, models int, open func() (engine.Backend, error)) {
 	data, err := os.ReadFile(filepath.Join(dir, "manifest.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -41,13 +74,12 @@ func Golden(t *testing.T, dir string, tolerance float64, open func() (engine.Bac
 	}
 	byModel := map[string][]request{}
 	for _, r := range requests {
-		if r.ComputeType == "default" && storesInt8(t, dir, r.Model) {
-			continue // int8 activations, which this decoder does not compute
+		if r.arithmetic(t, dir) == of {
+			byModel[r.Model] = append(byModel[r.Model], r)
 		}
-		byModel[r.Model] = append(byModel[r.Model], r)
 	}
-	if len(byModel) < 17 {
-		t.Errorf("want at least 17 golden models, manifest has %d", len(byModel))
+	if len(byModel) < models {
+		t.Errorf("want at least %d golden models, manifest has %d", models, len(byModel))
 	}
 	for name, requests := range byModel {
 		t.Run(name, func(t *testing.T) {
@@ -61,7 +93,7 @@ func Golden(t *testing.T, dir string, tolerance float64, open func() (engine.Bac
 				t.Fatal(err)
 			}
 			defer m.Close()
-			d, err := engine.Load(m, b)
+			d, err := engine.Compute{Activations: b.Activations(), Quantized: of != widened}.Load(m, b)
 			if err != nil {
 				t.Fatal(err)
 			}

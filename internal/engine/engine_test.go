@@ -20,13 +20,17 @@ const goldenDir = "../../testdata/golden"
 
 // load opens a golden model on a fresh backend.
 func load(t *testing.T, name string, b engine.Backend) *engine.Decoder {
+	return loadAs(t, name, b, false)
+}
+
+func loadAs(t *testing.T, name string, b engine.Backend, quantized bool) *engine.Decoder {
 	t.Helper()
 	m, err := ctconv.Open(filepath.Join(goldenDir, name))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { m.Close() })
-	d, err := engine.Load(m, b)
+	d, err := engine.Compute{Activations: b.Activations(), Quantized: quantized}.Load(m, b)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,16 +79,22 @@ func bits(t *testing.T, s *engine.Session, ids []int, prefilled int) (all []uint
 // Where no window is narrower than the text, a prefill of n tokens is n decode steps, to the bit; and the bits do not depend on threads.
 func TestBitsOfPrefillAndThreads(t *testing.T) {
 	ids := []int{1, 17, 33, 4, 80, 5, 61, 12, 9, 30, 31, 32, 7, 7, 8, 90, 3, 44, 45, 46}
-	for _, model := range []string{"m_llama", "m_gemma2", "m_l3", "m_f16", "v5"} {
-		want := bits(t, session(t, load(t, model, cpu(t, 1)), 32), ids, 0)
+	test := func(model string, quantized bool) {
+		want := bits(t, session(t, loadAs(t, model, cpu(t, 1), quantized), 32), ids, 0)
 		for _, threads := range []int{1, 2, 3, 7} {
-			s := session(t, load(t, model, cpu(t, threads)), 32)
+			s := session(t, loadAs(t, model, cpu(t, threads), quantized), 32)
 			for _, prefilled := range []int{0, 1, 5, 18} {
 				if got := bits(t, s, ids, prefilled); !slices.Equal(got, want) {
-					t.Errorf("%s: %d threads, %d of %d tokens prefilled: other bits", model, threads, prefilled, len(ids))
+					t.Errorf("%s, quantized %t: %d threads, %d of %d tokens prefilled: other bits", model, quantized, threads, prefilled, len(ids))
 				}
 			}
 		}
+	}
+	for _, model := range []string{"m_llama", "m_gemma2", "m_l3", "m_f16", "v5"} {
+		test(model, false)
+	}
+	for _, model := range []string{"m_gemma18", "m_f16", "v4"} {
+		test(model, true)
 	}
 }
 

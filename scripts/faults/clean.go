@@ -38,8 +38,8 @@ func cleanModels(dir string) ([]model, error) {
 			names = append(names, r.Model)
 		}
 		ids := strings.ReplaceAll(fmt.Sprint(r.Prompt), " ", ", ")
-		if line := fmt.Sprintf("- {id: t%d, ids: %s}\n", len(r.Prompt), ids); !slices.Contains(prompts[r.Model], line) {
-			prompts[r.Model] = append(prompts[r.Model], line)
+		if known := func(line string) bool { return strings.HasSuffix(line, ", ids: "+ids+"}\n") }; !slices.ContainsFunc(prompts[r.Model], known) {
+			prompts[r.Model] = append(prompts[r.Model], fmt.Sprintf("- {id: p%d, ids: %s}\n", len(prompts[r.Model])+1, ids))
 		}
 	}
 	for _, name := range names {
