@@ -187,6 +187,58 @@ kernel void narrow(device half *out [[buffer(0)]], device const float *x [[buffe
 	}
 }
 
+// TestAssumeBFloat: under MSL 3.1, every bfloat becomes the float that it is, a float becomes the nearest bfloat, ties to even, NaN stays NaN, and
+// + - · / of bfloats round once. Subnormal ones may be flushed.
+func TestAssumeBFloat(t *testing.T) {
+	const n = 1 << 16
+	l := lab{t, open(t, Options{Activations: num.BFloat16})}
+	l.kernels(`kernel void brains(device bfloat *out [[buffer(0)]], device float *wide [[buffer(1)]], device const bfloat *a [[buffer(2)]],
+                   device const bfloat *b [[buffer(3)]], device const float *x [[buffer(4)]], constant uint &n [[buffer(5)]],
+                   uint i [[thread_position_in_grid]]) {
+    wide[i] = float(a[i]);
+    out[i] = bfloat(x[i]);
+    out[n + i] = a[i] + b[i];
+    out[2 * n + i] = a[i] - b[i];
+    out[3 * n + i] = a[i] * b[i];
+    out[4 * n + i] = a[i] / b[i];
+}`, "brains")
+	a, b, x := l.buffer(num.BFloat16, n), l.buffer(num.BFloat16, n), l.buffer(num.Float32, n)
+	left, right, singles := l.host(a), l.host(b), l.host(x)
+	r := rand.New(rand.NewPCG(8, 4))
+	brain := num.BFloat16ToFloat32
+	for i := range n {
+		bits := uint16(i)
+		binary.LittleEndian.PutUint16(left[2*i:], bits)
+		// Near enough for the sum to round, and for the product and the quotient to be numbers.
+		other := bits&0x7f80 | uint16(r.IntN(1<<7)) | uint16(r.IntN(2))<<15
+		if r.IntN(2) == 0 {
+			other = 0x3f80 + uint16(r.IntN(1<<10))
+		}
+		binary.LittleEndian.PutUint16(right[2*i:], other)
+		tie := uint32(bits)<<16 | 0x8000
+		binary.LittleEndian.PutUint32(singles[4*i:], tie+uint32(r.IntN(3))-1)
+	}
+	out, wide := l.buffer(num.BFloat16, 5*n), l.buffer(num.Float32, n)
+	l.run("brains", size{n, 1, 1}, size{256, 1, 1}, n, out, wide, a, b, x)
+	tiny := func(v float32) bool { return math.Abs(float64(v)) < 0x1p-126 }
+	same := func(got, want float32) bool {
+		return got == want || got != got && want != want || tiny(want) && got == 0
+	}
+	outs, wides, as, bs, xs := floats(t, out), floats(t, wide), floats(t, a), floats(t, b), floats(t, x)
+	for i := range n {
+		if want := brain(uint16(i)); !same(wides[i], want) {
+			t.Fatalf("bfloat %#04x: got %g, want %g", i, wides[i], want)
+		}
+		// In float32 the operations round so finely that rounding once more to 8 bits is as good as once: 24 >= 2·8 + 2.
+		p, q := as[i], bs[i]
+		for k, v := range []float32{xs[i], p + q, p - q, p * q, p / q} {
+			if want := brain(num.Float32ToBFloat16(v)); !same(outs[k*n+i], want) && !(k > 0 && (tiny(p) || tiny(q))) && !(tiny(v) && tiny(outs[k*n+i])) {
+				t.Fatalf("operation %d on %g and %g (%x): got %g, want %g", k, p, q, xs[i], outs[k*n+i], want)
+			}
+		}
+	}
+}
+
 // TestAssumeFastTanh: where fast math is asked for, an unqualified tanh is (t-1)/(t+1), t = exp(2x), in float, though the file's pragma asks for
 // safe math: 0 or 1 once t+1 has no normal reciprocal, at 43.67, and NaN once t is infinite, at 44.37. The first story stands on it; the
 // host device claims the 0.

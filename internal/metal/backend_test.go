@@ -278,6 +278,9 @@ func TestOpenErrors(t *testing.T) {
 }
 
 func TestInfo(t *testing.T) {
+	if info := open(t, Options{Activations: num.BFloat16}).Info(); info.LanguageVersion != "3.1" {
+		t.Errorf("bfloat16 activations: %+v", info)
+	}
 	for _, fast := range []bool{false, true} {
 		info := open(t, Options{Activations: num.Float32, FastMath: fast}).Info()
 		if info.Device == "" || info.LanguageVersion != "3.0" || info.Family < 7 || info.FastMath != fast || info.Host != (info.Compiler != "") {

@@ -28,6 +28,7 @@ type finding struct {
 
 // lint looks at a Metal text: first the pre-pass, then clang, which only reads and makes no code.
 func lint(clang, text string) (found []finding, err error) {
+	text = live(text, 310)
 	if _, err := parse(text); err != nil {
 		return readFindings(err.Error(), ": error: "), nil
 	}
@@ -35,7 +36,7 @@ func lint(clang, text string) (found []finding, err error) {
 		return found, nil
 	}
 	cmd := exec.Command(clang, "-x", "c++", "-std=c++17", "-fsyntax-only", "-nostdinc", "-I", "testdata/lint",
-		"-target", "aarch64-linux-gnu", "-fsigned-char", // Metal has half, and a signed char
+		"-target", "aarch64-linux-gnu", "-fsigned-char", "-D__METAL_VERSION__=310", // Metal has half, and a signed char
 		"-Wall", "-Wextra", "-Wconversion", "-Wno-sign-conversion", "-Wdouble-promotion", "-Wshadow", "-Wno-unknown-pragmas",
 		"-ferror-limit=0", "-fno-caret-diagnostics", "-")
 	cmd.Stdin = strings.NewReader(clangText(text))

@@ -88,3 +88,14 @@ template <typename T>
 }
 template [[host_name("instance_f32")]] [[kernel]] decltype(instance<float>) instance<float>;
 template [[host_name("instance_f16")]] [[kernel]] decltype(instance<half>) instance<half>;
+
+// And those of bfloat in theirs: it is no half.
+template <typename T>
+[[kernel]] void brains(device T *out [[buffer(0)]], device const half *x [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+    device const T *y = x;                      // want cannot initialize a variable of type 'device __fp16 const *'
+    out[i] = T(y[i]);
+}
+template [[host_name("brains_f16")]] [[kernel]] decltype(brains<half>) brains<half>;
+#if __METAL_VERSION__ >= 310
+template [[host_name("brains_bf16")]] [[kernel]] decltype(brains<bfloat>) brains<bfloat>;
+#endif
