@@ -38,9 +38,9 @@ func openLibraries() (source, error) {
 func validate(s source) (on bool, err error) {
 	on = os.Getenv(validateVariable) == "1"
 	seed := uint64(0)
-	if v := os.Getenv("LLMRUN_METAL_SEED"); v != "" {
+	if v := os.Getenv(seedVariable); v != "" {
 		if seed, err = strconv.ParseUint(v, 10, 64); err != nil {
-			return false, fmt.Errorf("metal: LLMRUN_METAL_SEED: want a number, got %q", v)
+			return false, fmt.Errorf("metal: %s: want a number, got %q", seedVariable, v)
 		}
 	}
 	return on, hostmetal.Validate(s.handles[0], on, seed)

@@ -89,9 +89,12 @@ var (
 	}
 )
 
-// validateVariable is the environment variable that, set to 1, makes the device check all that it is asked to do: like Apple's own, for the
-// whole process, before the first device is opened.
-const validateVariable = "LLMRUN_METAL_VALIDATE"
+// Environment variables. validateVariable, set to 1, makes the device check all that it is asked to do: like Apple's own, for the whole
+// process, before the first device is opened. seedVariable is the order in which the host device then runs threads.
+const (
+	validateVariable = "LLMRUN_METAL_VALIDATE"
+	seedVariable     = "LLMRUN_METAL_SEED"
+)
 
 // source says where the symbols come from.
 type source struct {

@@ -2,6 +2,8 @@ package metal
 
 import (
 	"fmt"
+	"hash/fnv"
+	"os"
 	"testing"
 
 	"llmrun/internal/backendtest"
@@ -15,11 +17,54 @@ func opener(t *testing.T, o Options) func() (engine.Backend, error) {
 	return func() (engine.Backend, error) { return Open(o) }
 }
 
+// TestSuite runs the suite under the validator; of float32 also in fast math, and all its ops once more in other orders of threads, simdgroups
+// and threadgroups: whatever the order, the results are the same. LLMRUN_TEST_MATRIX=1 does so for every type, as scripts/check does with
+// every compiler.
 func TestSuite(t *testing.T) {
 	t.Setenv(validateVariable, "1")
 	for _, d := range []num.DType{num.Float32, num.Float16, num.BFloat16} {
-		t.Run(d.String(), func(t *testing.T) { backendtest.Run(t, opener(t, Options{Activations: d})) })
+		all := d == num.Float32 || os.Getenv("LLMRUN_TEST_MATRIX") == "1"
+		t.Run(d.String(), func(t *testing.T) { suite(t, Options{Activations: d}, all) })
+		if all {
+			t.Run(d.String()+" fast", func(t *testing.T) { suite(t, Options{Activations: d, FastMath: true}, true) })
+		}
 	}
+}
+
+func suite(t *testing.T, o Options, seeds bool) {
+	backendtest.Run(t, opener(t, o))
+	want := outputs(t, o)
+	for seed := 1; seed < 5 && seeds; seed++ {
+		t.Setenv(seedVariable, fmt.Sprint(seed))
+		for name, got := range outputs(t, o) {
+			if got != want[name] {
+				t.Errorf("%s: seed %d gives other bits than seed 0", name, seed)
+			}
+		}
+	}
+}
+
+// outputs runs all cases, and hashes what each writes.
+func outputs(t *testing.T, o Options) map[string]uint64 {
+	t.Helper()
+	b := open(t, o)
+	defer b.Close()
+	hashes := map[string]uint64{}
+	for _, c := range backendtest.Cases() {
+		op := c.Build(t, b)
+		b.Run(op)
+		h := fnv.New64a()
+		written, _ := op.Operands()
+		for _, w := range written {
+			bytes, err := w.Buffer.Host()
+			if err != nil {
+				t.Fatalf("%s: %v", c.Name, err)
+			}
+			h.Write(bytes)
+		}
+		hashes[c.Name] = h.Sum64()
+	}
+	return hashes
 }
 
 func TestGolden(t *testing.T) {
