@@ -95,3 +95,42 @@ func BenchmarkDispatch(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkPrepare is what the CPU does for a step: all ops written down, fused and encoded, and nothing run.
+func BenchmarkPrepare(b *testing.B) {
+	for _, fuse := range []bool{false, true} {
+		b.Run(fmt.Sprintf("fuse=%t", fuse), func(b *testing.B) {
+			m := open(b, Options{Activations: num.Float32, Fuse: fuse})
+			s := session(b, decoder(b, m, "m_gemma2"), 8)
+			decode(b, s, 1)
+			program, dispatches := s.Program(), len(m.prepared[0].list)
+			for b.Loop() {
+				m.Discard(m.Prepare(program))
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*dispatches), "ns/dispatch")
+		})
+	}
+}
+
+// BenchmarkStep is a token of a small model, encoded ahead or not.
+func BenchmarkStep(b *testing.B) {
+	for _, ahead := range []bool{false, true} {
+		b.Run(fmt.Sprintf("ahead=%t", ahead), func(b *testing.B) {
+			m := open(b, Options{Activations: num.Float32})
+			s := session(b, decoder(b, m, "m_gemma2"), 64)
+			if !ahead {
+				s.Backend = plainly{m}
+			}
+			for b.Loop() {
+				if s.Len() == 64 {
+					if err := s.Reset(); err != nil {
+						b.Fatal(err)
+					}
+				}
+				if _, err := s.Step(1); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
