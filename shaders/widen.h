@@ -5,7 +5,6 @@ inline float widen(float w) { return w; }
 inline float widen(half w) { return float(w); }
 inline float widen(ushort w) { return as_type<float>(uint(w) << 16); }
 inline float widen(char w) { return float(w); }
-inline float4 widen(float4 w) { return w; }
 inline float4 widen(half4 w) { return float4(w); }
 inline float4 widen(ushort4 w) { return as_type<float4>(uint4(w) << 16u); }
 inline float4 widen(char4 w) { return float4(w); }

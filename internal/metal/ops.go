@@ -118,14 +118,14 @@ func (b *Backend) embed(o *engine.Embed) {
 		b.act(o.Out), b.typed(o.IDs, num.Int32), w, scale, positions)
 }
 
-// linear.metal's simdgroups compute 16 results each: 16 rows for one token, or 4 rows for 4 tokens; 4 of them make a threadgroup.
+// linear.metal's simdgroups compute 8 rows for one token, or 4 rows for 4 tokens; 4 of them make a threadgroup.
 func (b *Backend) linear(o *engine.Linear) {
 	w, scale := b.matrix(o.W)
 	bias := w
 	if o.Bias != nil {
 		bias = b.float(o.Bias)
 	}
-	key, rows, tokens := kernelKey{"linear", "", o.W.Buffer.DType()}, 16, 1
+	key, rows, tokens := kernelKey{"linear", "", o.W.Buffer.DType()}, 8, 1
 	if o.Rows() > 1 {
 		key.variant, rows, tokens = "4", 4, 4
 	}

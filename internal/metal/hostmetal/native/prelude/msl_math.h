@@ -213,8 +213,7 @@ namespace chosen = precise;
 #define MSL_LIFT(f)                                                                                       \
     template <class F> MSL_INL msl::narrow<F> f(msl::narrow<F> x) { return msl::narrow<F>(f(float(x))); } \
     template <class T, int N> MSL_INL vec<T, N> f(vec<T, N> x) {                                          \
-        MSL_EACH(N, x.e[i] = f(x.e[i]));                                                                  \
-        return x;                                                                                         \
+        MSL_VECTOR(T, N, f(x.at(i)));                                                                     \
     }
 #define MSL_CHOSEN(f)                                               \
     MSL_INL float f(float x) { return chosen::f(x); }               \
@@ -222,19 +221,16 @@ namespace chosen = precise;
         return msl::narrow<F>(precise::f(float(x)));                \
     }                                                               \
     template <class T, int N> MSL_INL vec<T, N> f(vec<T, N> x) {    \
-        MSL_EACH(N, x.e[i] = f(x.e[i]));                            \
-        return x;                                                   \
+        MSL_VECTOR(T, N, f(x.at(i)));                               \
     }                                                               \
     namespace precise {                                             \
     template <int N> MSL_INL vec<float, N> f(vec<float, N> x) {     \
-        MSL_EACH(N, x.e[i] = f(x.e[i]));                            \
-        return x;                                                   \
+        MSL_VECTOR(float, N, f(x.at(i)));                               \
     }                                                               \
     }                                                               \
     namespace fast {                                                \
     template <int N> MSL_INL vec<float, N> f(vec<float, N> x) {     \
-        MSL_EACH(N, x.e[i] = f(x.e[i]));                            \
-        return x;                                                   \
+        MSL_VECTOR(float, N, f(x.at(i)));                               \
     }                                                               \
     }
 MSL_CHOSEN(exp) MSL_CHOSEN(exp2) MSL_CHOSEN(exp10) MSL_CHOSEN(log) MSL_CHOSEN(log2) MSL_CHOSEN(log10)
@@ -258,7 +254,7 @@ MSL_LIFT(fabs) MSL_LIFT(floor) MSL_LIFT(ceil) MSL_LIFT(rint) MSL_LIFT(trunc) MSL
 template <class F> MSL_INL msl::narrow<F> abs(msl::narrow<F> x) { x.b &= 0x7fff; return x; }
 MSL_INL float abs(float x) { return __builtin_fabsf(x); }
 MSL_INL int abs(int x) { return x < 0 ? -x : x; }
-template <class T, int N> MSL_INL vec<T, N> abs(vec<T, N> x) { MSL_EACH(N, x.e[i] = abs(x.e[i])); return x; }
+template <class T, int N> MSL_INL vec<T, N> abs(vec<T, N> x) { MSL_VECTOR(T, N, abs(x.at(i))); }
 
 MSL_INL float copysign(float x, float y) { return __builtin_copysignf(x, y); }
 MSL_INL float ldexp(float x, int k) {
@@ -268,8 +264,7 @@ MSL_INL float ldexp(float x, int k) {
 MSL_INL float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 MSL_INL half fma(half a, half b, half c) { return msl::fma_half(a, b, c); }
 template <class T, int N> MSL_INL vec<T, N> fma(vec<T, N> a, vec<T, N> b, vec<T, N> c) {
-    MSL_EACH(N, a.e[i] = fma(a.e[i], b.e[i], c.e[i]));
-    return a;
+    MSL_VECTOR(T, N, fma(a.at(i), b.at(i), c.at(i)));
 }
 MSL_INL float pow(float x, float y) { return chosen::pow(x, y); }
 MSL_INL half pow(half x, half y) { return half(precise::pow(x, y)); }
@@ -293,8 +288,8 @@ MSL_MINMAX(int) MSL_MINMAX(uint) MSL_MINMAX(long) MSL_MINMAX(ulong)
 #undef MSL_MINMAX
 template <class F> MSL_INL msl::narrow<F> max(msl::narrow<F> a, msl::narrow<F> b) { return msl::narrow<F>(max(float(a), float(b))); }
 template <class F> MSL_INL msl::narrow<F> min(msl::narrow<F> a, msl::narrow<F> b) { return msl::narrow<F>(min(float(a), float(b))); }
-template <class T, int N> MSL_INL vec<T, N> max(vec<T, N> a, vec<T, N> b) { MSL_EACH(N, a.e[i] = max(a.e[i], b.e[i])); return a; }
-template <class T, int N> MSL_INL vec<T, N> min(vec<T, N> a, vec<T, N> b) { MSL_EACH(N, a.e[i] = min(a.e[i], b.e[i])); return a; }
+template <class T, int N> MSL_INL vec<T, N> max(vec<T, N> a, vec<T, N> b) { MSL_VECTOR(T, N, max(a.at(i), b.at(i))); }
+template <class T, int N> MSL_INL vec<T, N> min(vec<T, N> a, vec<T, N> b) { MSL_VECTOR(T, N, min(a.at(i), b.at(i))); }
 template <class T> MSL_INL T fmax(T a, T b) { return max(a, b); }
 template <class T> MSL_INL T fmin(T a, T b) { return min(a, b); }
 template <class T> MSL_INL T clamp(T x, T lo, T hi) { return min(max(x, lo), hi); }
@@ -307,14 +302,13 @@ MSL_INL float step(float edge, float x) { return x < edge ? 0.0f : 1.0f; }
 template <class T, class A> MSL_INL T mix(T x, T y, A a) { return x + (y - x) * a; }
 template <class T> MSL_INL T select(T a, T b, bool c) { return c ? b : a; }
 template <class T, int N> MSL_INL vec<T, N> select(vec<T, N> a, vec<T, N> b, vec<bool, N> c) {
-    MSL_EACH(N, a.e[i] = c.e[i] ? b.e[i] : a.e[i]);
-    return a;
+    MSL_VECTOR(T, N, c.at(i) ? b.at(i) : a.at(i));
 }
 template <int N> MSL_INL bool any(vec<bool, N> a) { bool r = false; MSL_EACH(N, r |= a.e[i]); return r; }
 template <int N> MSL_INL bool all(vec<bool, N> a) { bool r = true; MSL_EACH(N, r &= a.e[i]); return r; }
 template <class T, int N> MSL_INL T dot(vec<T, N> a, vec<T, N> b) {
-    T s = a.e[0] * b.e[0];
-    for (int i = 1; i < N; ++i) s = s + a.e[i] * b.e[i];
+    T s = a.at(0) * b.at(0);
+    for (int i = 1; i < N; ++i) s = s + a.at(i) * b.at(i);
     return s;
 }
 template <int N> MSL_INL float length_squared(vec<float, N> a) { return dot(a, a); }

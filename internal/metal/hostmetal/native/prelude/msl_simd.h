@@ -35,12 +35,10 @@ template <class T, int N> struct Lane<vec<T, N>> {
     typedef T scalar;
     static constexpr uint n = N;
     static MSL_INL void put(msl_u32 (*words)[MSL_SIMD], uint lane, vec<T, N> v) {
-        MSL_EACH(N, Lane<T>::put(words + i, lane, v.e[i]));
+        MSL_EACH(N, Lane<T>::put(words + i, lane, v.at(i)));
     }
     static MSL_INL vec<T, N> get(const msl_u32 (*words)[MSL_SIMD], uint lane) {
-        vec<T, N> v;
-        MSL_EACH(N, v.e[i] = Lane<T>::get(words + i, lane));
-        return v;
+        MSL_VECTOR(T, N, Lane<T>::get(words + i, lane));
     }
 };
 

@@ -156,35 +156,64 @@ template <class T, int M, int... I> struct swizzle {
     T e[M];
     static constexpr int N = sizeof...(I);
     MSL_INL operator vec<T, N>() const { return vec<T, N>(e[I]...); }
-    MSL_INL swizzle& operator=(vec<T, N> v) { int k = 0; ((e[I] = v.e[k++]), ...); return *this; }
+    MSL_INL swizzle& operator=(vec<T, N> v) { int k = 0; ((e[I] = v.at(k++)), ...); return *this; }
     MSL_INL swizzle& operator=(const swizzle& o) { return *this = vec<T, N>(o); }
 };
 template <class T> using scalar_only = typename enable_if<is_scalar<T>::value>::type;
+
+// float4, int4 and uint4 are whole registers of the processor.
+template <class T, int N> struct simd { static constexpr bool value = false; struct type {}; };
+#define MSL_SIMD4(T)                                      \
+    template <> struct simd<T, 4> {                       \
+        static constexpr bool value = true;               \
+        typedef T type __attribute__((vector_size(16)));  \
+    };
+MSL_SIMD4(float) MSL_SIMD4(int) MSL_SIMD4(uint)
+#undef MSL_SIMD4
 // Short vectors are copied as one integer: element by element, a later load of the whole would
-// wait for the stores. Longer ones stay in registers element by element.
-template <class V> MSL_INL void copy(V& to, const V& from) {
-    if constexpr (sizeof(V) <= 8) __builtin_memcpy((void*)&to, &from, sizeof(V));
-    else MSL_EACH(sizeof to.e / sizeof *to.e, to.e[i] = from.e[i]);
+// wait for the stores. Other ones stay in registers element by element.
+template <class T, int N> MSL_INL void copy(vec<T, N>& to, const vec<T, N>& from) {
+    if constexpr (simd<T, N>::value) to.v = from.v;
+    else if constexpr (sizeof to <= 8) __builtin_memcpy((void*)&to, &from, sizeof to);
+    else MSL_EACH(N, to.e[i] = from.e[i]);
 }
 }  // namespace msl
 
+// Returns a vector of N components R, each the expression's value for its i.
+#define MSL_VECTOR(R, N, ...)                     \
+    do {                                          \
+        R msl_r[N];                               \
+        MSL_EACH(N, msl_r[i] = R(__VA_ARGS__));   \
+        return vec<R, N>(msl_r);                  \
+    } while (0)
+
 namespace metal {
-// Vectors are structs of scalars: a native vector inside the union would be kept in memory.
+// A vector is a union of its scalars with a whole register, where there is one. The compilers keep it in a
+// register as long as all see it as the same, so the prelude makes and reads whole vectors only: v, at(i).
 #define MSL_VEC(N)                                                                        \
     vec() = default;                                                                      \
     MSL_INL vec(const vec& o) { msl::copy(*this, o); }                                    \
     MSL_INL vec& operator=(const vec& o) { msl::copy(*this, o); return *this; }           \
     template <class S, class = msl::scalar_only<S>>                                       \
-    MSL_INL vec(S s) { T t = T(s); MSL_EACH(N, e[i] = t); }                               \
+    MSL_INL vec(S s) { T t[N]; MSL_EACH(N, t[i] = T(s)); set(t); }                        \
     template <class U, class = typename msl::enable_if<!msl::is_same<U, T>::value>::type> \
-    MSL_INL explicit vec(const vec<U, N>& o) { MSL_EACH(N, e[i] = T(o.e[i])); }           \
+    MSL_INL explicit vec(const vec<U, N>& o) { T t[N]; MSL_EACH(N, t[i] = T(o.at(i))); set(t); } \
+    MSL_INL explicit vec(const T (&t)[N]) { set(t); }                                     \
+    MSL_INL void set(const T (&t)[N]) {                                                   \
+        if constexpr (msl::simd<T, N>::value) this->v = typename msl::simd<T, N>::type{t[0], t[1], t[2], t[3]}; \
+        else MSL_EACH(N, e[i] = t[i]);                                                    \
+    }                                                                                     \
+    MSL_INL T at(int i) const {                                                           \
+        if constexpr (msl::simd<T, N>::value) return this->v[i];                              \
+        else return e[i];                                                                 \
+    }                                                                                     \
     MSL_INL T& operator[](uint i) { return e[i]; }                                        \
     MSL_INL const T& operator[](uint i) const { return e[i]; }                            \
     template <class R> MSL_INL vec& operator+=(R r) { return *this = *this + r; }         \
     template <class R> MSL_INL vec& operator-=(R r) { return *this = *this - r; }         \
     template <class R> MSL_INL vec& operator*=(R r) { return *this = *this * r; }         \
     template <class R> MSL_INL vec& operator/=(R r) { return *this = *this / r; }         \
-    MSL_INL vec operator-() const { vec r; MSL_EACH(N, r.e[i] = -e[i]); return r; }
+    MSL_INL vec operator-() const { MSL_VECTOR(T, N, -at(i)); }
 
 template <class T> struct alignas(2 * sizeof(T)) vec<T, 2> {
     union {
@@ -228,35 +257,46 @@ template <class T> struct alignas(4 * sizeof(T)) vec<T, 4> {
         msl::swizzle<T, 4, 0, 1, 2, 3> xyzw;
         msl::swizzle<T, 4, 3, 2, 1, 0> wzyx;
         msl::swizzle<T, 4, 1, 0, 3, 2> yxwz;
+        typename msl::simd<T, 4>::type v;
     };
     MSL_VEC(4)
-    MSL_INL vec(T a, T b, T c, T d) { e[0] = a; e[1] = b; e[2] = c; e[3] = d; }
-    MSL_INL vec(vec<T, 2> a, vec<T, 2> b) { e[0] = a.e[0]; e[1] = a.e[1]; e[2] = b.e[0]; e[3] = b.e[1]; }
-    MSL_INL vec(vec<T, 3> a, T d) { e[0] = a.e[0]; e[1] = a.e[1]; e[2] = a.e[2]; e[3] = d; }
+    MSL_INL vec(T a, T b, T c, T d) : vec({a, b, c, d}) {}
+    MSL_INL vec(vec<T, 2> a, vec<T, 2> b) : vec({a.e[0], a.e[1], b.e[0], b.e[1]}) {}
+    MSL_INL vec(vec<T, 3> a, T d) : vec({a.e[0], a.e[1], a.e[2], d}) {}
 };
 #undef MSL_VEC
 
+// Four short integers at once, through one load.
+template <> template <> MSL_INL vec<uint, 4>::vec(const vec<ushort, 4>& o) {
+    typedef ushort V __attribute__((vector_size(8)));
+    v = __builtin_convertvector(msl::bits<V>(o), msl::simd<uint, 4>::type);
+}
+template <> template <> MSL_INL vec<float, 4>::vec(const vec<char, 4>& o) {
+    typedef msl::simd<int, 4>::type V;
+    int u = msl::bits<int>(o);
+    v = __builtin_convertvector((V{u, u, u, u} << V{24, 16, 8, 0}) >> 24, msl::simd<float, 4>::type);
+}
 #if defined(__F16C__)
 // Four halves at once, through one 8-byte load or store.
 template <> template <> MSL_INL vec<float, 4>::vec(const vec<half, 4>& o) {
     typedef long V2 __attribute__((vector_size(16)));
     long u;
     __builtin_memcpy(&u, &o, 8);
-    msl::F16::V4 v = __builtin_ia32_vcvtph2ps((msl::F16::V8)V2{u, 0});
-    MSL_EACH(4, e[i] = v[i]);
+    v = __builtin_ia32_vcvtph2ps((msl::F16::V8)V2{u, 0});
 }
 template <> template <> MSL_INL vec<half, 4>::vec(const vec<float, 4>& o) {
     typedef long V2 __attribute__((vector_size(16)));
-    long u = ((V2)__builtin_ia32_vcvtps2ph(msl::F16::V4{o.x, o.y, o.z, o.w}, 0))[0];
+    long u = ((V2)__builtin_ia32_vcvtps2ph(o.v, 0))[0];
     __builtin_memcpy(this, &u, 8);
 }
 #endif
 
 #define MSL_VV(op, R)                                                                   \
     template <class T, int N> MSL_INL vec<R, N> operator op(vec<T, N> a, vec<T, N> b) { \
-        vec<R, N> r;                                                                    \
-        MSL_EACH(N, r.e[i] = R(a.e[i] op b.e[i]));                                      \
-        return r;                                                                       \
+        if constexpr (msl::simd<T, N>::value && msl::is_same<R, T>::value) {            \
+            a.v = a.v op b.v;                                                           \
+            return a;                                                                   \
+        } else MSL_VECTOR(R, N, a.at(i) op b.at(i));                                    \
     }                                                                                   \
     template <class T, int N, class S, class = msl::scalar_only<S>>                     \
     MSL_INL vec<R, N> operator op(vec<T, N> a, S s) { return a op vec<T, N>(s); }       \
@@ -280,8 +320,14 @@ template <int N> MSL_INL vec<bool, N> operator!(vec<bool, N> a) { return a == ve
 template <class T, int N> struct packed_vec {
     T e[N];
     packed_vec() = default;
-    MSL_INL packed_vec(vec<T, N> v) { MSL_EACH(N, e[i] = v.e[i]); }
-    MSL_INL operator vec<T, N>() const { vec<T, N> r; MSL_EACH(N, r.e[i] = e[i]); return r; }
+    MSL_INL packed_vec(vec<T, N> v) { MSL_EACH(N, e[i] = v.at(i)); }
+    MSL_INL operator vec<T, N>() const {
+        if constexpr (N == 4) {  // whole, whatever its alignment
+            vec<T, N> r;
+            __builtin_memcpy((void*)&r, e, sizeof r);
+            return r;
+        } else return vec<T, N>(e);
+    }
     MSL_INL T& operator[](uint i) { return e[i]; }
     MSL_INL const T& operator[](uint i) const { return e[i]; }
 };
@@ -305,9 +351,11 @@ template <class To, class From> struct Cast {
 };
 template <class To, class From, int N> struct Cast<vec<To, N>, vec<From, N>> {
     static MSL_INL vec<To, N> of(vec<From, N> f) {
-        vec<To, N> t;
-        MSL_EACH(N, t.e[i] = bits<To>(f.e[i]));
-        return t;
+        if constexpr (simd<To, N>::value && simd<From, N>::value) {
+            vec<To, N> t;
+            t.v = (typename simd<To, N>::type)f.v;
+            return t;
+        } else MSL_VECTOR(To, N, bits<To>(f.at(i)));
     }
 };
 }  // namespace msl
