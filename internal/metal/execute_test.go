@@ -187,9 +187,9 @@ func TestPrepare(t *testing.T) {
 	if before := len(b.spare); b.Prepare(nil) != 0 || len(b.spare) != before || len(b.prepared) != 0 {
 		t.Error("nothing was prepared, or what cannot be is kept")
 	}
-	b.work = maxWork
-	if b.Prepare([]engine.Op{add(y, x, one)}); b.err != nil || b.work != 0 {
-		t.Errorf("after Prepare: %d multiply-adds pending, %v", b.work, b.err)
+	b.work = maxWork + 1
+	if ticket := b.Prepare(next); ticket != 0 || b.err != nil || b.work != 0 || len(b.pending) != 0 {
+		t.Errorf("too much for one command buffer: ticket %d, %d multiply-adds and %d ops pending, %v", ticket, b.work, len(b.pending), b.err)
 	}
 }
 
