@@ -23,7 +23,7 @@ import (
 // modelFlags are the flags that generate and compare share.
 type modelFlags struct {
 	model, tokenizer, computeType, bos, output string
-	metalGemm                                  string
+	metalGemm, metalFuse                       string
 	threads, maxTokens                         int
 	json, quiet, verbose, noProgress           bool
 	trace, traceFile                           string
@@ -35,6 +35,7 @@ func (f *modelFlags) register(c *cobra.Command, maxTokens int) {
 	flags.StringVar(&f.tokenizer, "tokenizer", "", "tokenizer.json or its directory (default: beside the model)")
 	flags.StringVar(&f.computeType, "compute-type", "auto", strings.Join(engine.ComputeTypes[:3], "|")+"; auto: weights as stored, activations float32")
 	flags.StringVar(&f.metalGemm, "metal-gemm", "own", "who multiplies matrices on Metal: own|mps; mps is Apple's MPSMatrixMultiplication, for linear ops of any number of rows: a second opinion, slow in decode")
+	flags.StringVar(&f.metalFuse, "metal-fuse", "on", "on|off: whether Metal runs some groups of ops as one kernel; off runs each op by itself")
 	flags.StringVar(&f.bos, "bos", "auto", "begin prompts with the BOS token: auto|on|off; auto is what the tokenizer does by itself")
 	flags.IntVar(&f.threads, "threads", 0, "threads of the CPU reference (default: all cores)")
 	flags.IntVarP(&f.maxTokens, "max-tokens", "n", maxTokens, "tokens to generate")
@@ -54,6 +55,8 @@ func (f *modelFlags) check() error {
 		return fmt.Errorf("--bos: want auto, on or off, got %q", f.bos)
 	case f.metalGemm != "own" && f.metalGemm != "mps":
 		return fmt.Errorf("--metal-gemm: want own or mps, got %q", f.metalGemm)
+	case f.metalFuse != "on" && f.metalFuse != "off":
+		return fmt.Errorf("--metal-fuse: want on or off, got %q", f.metalFuse)
 	case f.maxTokens < 1:
 		return fmt.Errorf("--max-tokens: want at least 1, got %d", f.maxTokens)
 	case !slices.Contains(engine.TraceLevels, engine.TraceLevel(f.trace)):
@@ -192,7 +195,7 @@ func (f *modelFlags) openBackend(name string, m *ctconv.Model, o metal.Options) 
 	if name == "cpu" {
 		return cpuref.Open(cpuref.Options{Threads: f.threads}), nil
 	}
-	o.Activations, o.MPS = compute.Activations, f.metalGemm == "mps"
+	o.Activations, o.MPS, o.Fuse = compute.Activations, f.metalGemm == "mps", f.metalFuse == "on"
 	return metal.Open(o)
 }
 

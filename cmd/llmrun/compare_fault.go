@@ -35,6 +35,9 @@ func (f *compareFlags) chooseFault(flags *pflag.FlagSet) (err error) {
 	if !flags.Changed("metal-gemm") && m.MPS {
 		f.metalGemm = "mps"
 	}
+	if !flags.Changed("metal-fuse") && len(m.Edits) > 0 && !m.Fused {
+		f.metalFuse = "off" // or else nobody would run the kernel that is broken
+	}
 	if flags.Changed("prompts") || flags.Changed("prompt") || flags.Changed("ids") {
 		return nil
 	}
@@ -81,6 +84,17 @@ type mistaken struct {
 	engine.Backend
 	inner engine.Backend
 }
+
+// Fusions is documented at engine.Fuser.
+func (m *mistaken) Fusions() []engine.Fusion {
+	if f, ok := m.inner.(engine.Fuser); ok {
+		return f.Fusions()
+	}
+	return nil
+}
+
+// SetFusion is documented at engine.Fuser.
+func (m *mistaken) SetFusion(name string, on bool) { m.inner.(engine.Fuser).SetFusion(name, on) }
 
 // sides says what the sides do in their own way.
 func (f *compareFlags) sides() (reference, candidate parity.Side) {

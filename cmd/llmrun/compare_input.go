@@ -89,6 +89,9 @@ func (f *compareFlags) describe(c *parity.Comparison, o *opened, reference, cand
 		if info.Gemm == "mps" {
 			side.to.Device += ", MPS"
 		}
+		if !info.Fuse {
+			side.to.Device += ", unfused"
+		}
 		env.Metal = describeMetal(info)
 	}
 	c.Env = env

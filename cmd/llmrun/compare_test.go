@@ -232,7 +232,7 @@ func TestCompareRefuses(t *testing.T) {
 		{"--shadows all", "llmrun: compare: there is no flag --shadows\nhint: llmrun compare --shadow\n"},
 		{"--shadow some", "llmrun: compare: --shadow: want auto, off or all, got \"some\"\n"},
 		{"--substitute norms", "llmrun: compare: --substitute: want auto, off or families of [embed norm linear rope kv scores softmax context activation residual lm_head], got \"norms\"\nhint: llmrun compare --substitute norm\n"},
-		{"--legs cache,m2", "llmrun: compare: --legs: want all, off or some of cache, m1, warm, probe, concurrent, got \"m2\"\nhint: llmrun compare --legs m1\n"},
+		{"--legs cache,m2", "llmrun: compare: --legs: want all, off or some of cache, m1, warm, probe, concurrent, fuse, got \"m2\"\nhint: llmrun compare --legs m1\n"},
 		{"--trace all", "llmrun: compare: --trace: want off, layers or ops, got \"all\"\n"},
 	} {
 		var stdout, stderr bytes.Buffer

@@ -140,6 +140,9 @@ func describeMetal(i metal.Info) [][2]string {
 		{"metal language", i.LanguageVersion},
 		{"metal math", strings.TrimSpace(fmt.Sprintf("fast math %v %s %s", i.FastMath, i.MathMode, i.Functions))},
 	}
+	if !i.Fuse {
+		lines = append(lines, [2]string{"metal fuse", "off"})
+	}
 	for _, warning := range i.Warnings {
 		lines = append(lines, [2]string{"warning", warning})
 	}

@@ -20,6 +20,7 @@ type Fault struct {
 
 	Edits    []Edit // of shaders
 	FastMath bool   // compile with Metal's fast math
+	Fused    bool   // the candidate runs fused kernels; without it, what Edits break are the plain ones, and it runs those
 	MPS      bool   // Apple's MPS multiplies the candidate's matrices
 	// Wrap makes the mistake around a backend. What it keeps in mind belongs to the backend that it returns.
 	Wrap      func(engine.Backend) engine.Backend
@@ -56,7 +57,7 @@ func All() (all []Fault) {
 		kind   Kind
 		faults []Fault
 	}{
-		{Kernel, elementFaults}, {Kernel, normFaults}, {Kernel, linearFaults}, {Kernel, mpsFaults}, {Kernel, attentionFaults},
+		{Kernel, elementFaults}, {Kernel, normFaults}, {Kernel, linearFaults}, {Kernel, mpsFaults}, {Kernel, attentionFaults}, {Kernel, fusedFaults},
 		{Engine, opFaults}, {Engine, bufferFaults}, {Engine, weightFaults}, {Instrument, instrumentFaults},
 	} {
 		for _, f := range part.faults {

@@ -139,8 +139,8 @@ type attentionArgs struct {
 const (
 	maxAttentionDim   = 256 // of a head
 	maxAttentionSimds = 8   // simdgroups of a threadgroup
-	keysPerSimdgroup  = 128 // that are scored at once, for a single query
-	keysPerSimdgroup4 = 32  // and for four
+	keysPerSimdgroup  = 128 // at least, for a single query: one block
+	keysPerSimdgroup4 = 64  // and for four: two blocks
 )
 
 func joinAttention(b *Backend, parts []dispatch) (d dispatch, ok bool) {

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"llmrun/internal/engine"
+	"llmrun/internal/shadow"
 )
 
 // leg is a test of a backend against itself. An *unmeasured says why it could not be told.
@@ -22,6 +23,8 @@ type outcome struct {
 	broken string // where it breaks; "": it holds
 	bits   bool   // to the last bit
 	note   string
+
+	finding *shadow.Finding // what broke it, if that is known
 }
 
 var legs = []leg{
@@ -30,12 +33,15 @@ var legs = []leg{
 	{"warm", "warm ≡ fresh", (*run).warmLeg},
 	{"probe", "probe on ≡ probe off", (*run).probeLeg},
 	{"concurrent", "two at once ≡ one by one", (*run).concurrentLeg},
+	{fuseLegName, "fused ≡ one by one", (*run).fuseLeg},
 }
+
+const fuseLegName = "fuse" // of those backends alone that fuse ops
 
 // LegNames lists the legs; DefaultLegs those that are tested unless others are asked for.
 var (
-	LegNames    = []string{"cache", "m1", "warm", "probe", "concurrent"}
-	DefaultLegs = []string{"cache", "m1"}
+	LegNames    = []string{"cache", "m1", "warm", "probe", "concurrent", fuseLegName}
+	DefaultLegs = []string{"cache", "m1", fuseLegName}
 )
 
 // unmeasured is the reason why a leg could not be measured.
@@ -60,6 +66,9 @@ func (r *run) test(ctx context.Context, c *Comparison) error {
 			continue
 		}
 		for _, s := range []*side{r.reference, r.candidate} {
+			if l.name == fuseLegName && len(fusions(s.backend)) == 0 {
+				continue
+			}
 			if r.Working != nil {
 				r.Working("legs: "+l.name+" on "+s.name, len(c.Legs), 2*len(r.Legs))
 			}
@@ -75,6 +84,9 @@ func (r *run) test(ctx context.Context, c *Comparison) error {
 				result.State, result.Why = LegUnmeasured, err.Error()
 			case found.broken != "":
 				result.State, result.Why = LegBroken, found.broken
+				if found.finding != nil && c.Culprit == nil {
+					c.accuseFused(s.which, found.finding)
+				}
 			default:
 				result.Bits, result.Why = found.bits, found.note
 			}
@@ -97,6 +109,9 @@ func (r *run) testLeg(ctx context.Context, c *Comparison, l leg, s *side) (outco
 	own := s.own
 	s.own = Side{} // the backend is tested, not what it is fed
 	defer func() { s.own = own }()
+	if l.name == fuseLegName {
+		return l.test(r, ctx, s, c.fusedText())
+	}
 	return l.test(r, ctx, s, c.legText(s))
 }
 

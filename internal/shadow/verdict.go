@@ -26,15 +26,21 @@ func (v *verdict) bad(i int) bool { return v.Strays(i, v.got[i]) > 1 }
 // cols is the length of a row.
 func (v *verdict) cols() int { return v.Operand.Cols }
 
+// nonFinite counts the NaNs and infinities that are beyond their bounds.
+func (v *verdict) nonFinite() (n int) {
+	for i, got := range v.got {
+		if (math.IsNaN(got) || math.IsInf(got, 0)) && v.bad(i) {
+			n++
+		}
+	}
+	return n
+}
+
 func (v *verdict) finding() (Finding, error) {
 	site := v.op.Site()
 	f := Finding{Step: site.Step, Layer: site.Layer, Site: site.Name, Family: string(v.op.Family()), Op: kind(v.op), Operand: v.Operand.Name,
 		Elements: v.Elements, Bad: v.Bad, Ratio: ctconv.Number(v.WorstRatio)}
-	for i, got := range v.got {
-		if (math.IsNaN(got) || math.IsInf(got, 0)) && v.bad(i) {
-			f.NonFinite++
-		}
-	}
+	f.NonFinite = v.nonFinite()
 	i := v.WorstIndex
 	inputs, err := inputs(v.op, i/v.cols(), i%v.cols())
 	if err != nil {
