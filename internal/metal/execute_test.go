@@ -56,27 +56,32 @@ func decode(t testing.TB, s *engine.Session, n int) (bits []uint32) {
 // plainly is a backend whose sessions make no step ready.
 type plainly struct{ engine.Backend }
 
-// TestNoAllocations: a decode step leaves no garbage.
+// everyWay is how ops become dispatches.
+var everyWay = []Options{{Activations: num.Float32}, {Activations: num.Float16, Fuse: true}, {Activations: num.BFloat16, Fuse: true}, {Activations: num.Float32, MPS: true}}
+
+// TestNoAllocations: a decode step leaves no garbage, whatever it is made of.
 func TestNoAllocations(t *testing.T) {
-	for _, model := range []string{"m_gemma2", "m_llama"} {
-		b := open(t, Options{Activations: num.Float16})
-		s := session(t, decoder(t, b, model), 64)
-		for _, backend := range []engine.Backend{b, plainly{b}} {
-			s.Backend = backend
-			if err := s.Reset(); err != nil {
-				t.Fatal(err)
-			}
-			decode(t, s, 4)
-			id := 2
-			n := testing.AllocsPerRun(20, func() {
-				logits, err := s.Step(id)
-				if err != nil {
+	for _, o := range everyWay {
+		for _, model := range []string{"m_gemma2", "m_llama"} {
+			b := open(t, o)
+			s := session(t, decoder(t, b, model), 64)
+			for _, backend := range []engine.Backend{b, plainly{b}} {
+				s.Backend = backend
+				if err := s.Reset(); err != nil {
 					t.Fatal(err)
 				}
-				id = engine.Greedy(logits)
-			})
-			if n != 0 {
-				t.Errorf("%s, %T: %v allocations a token", model, backend, n)
+				decode(t, s, 4)
+				id := 2
+				n := testing.AllocsPerRun(20, func() {
+					logits, err := s.Step(id)
+					if err != nil {
+						t.Fatal(err)
+					}
+					id = engine.Greedy(logits)
+				})
+				if n != 0 {
+					t.Errorf("%s, %+v, %T: %v allocations a token", model, o, backend, n)
+				}
 			}
 		}
 	}
@@ -107,17 +112,19 @@ func TestThousandTokens(t *testing.T) {
 
 // TestAheadSameBits: a step encoded before its token is known gives the bits of one that is not.
 func TestAheadSameBits(t *testing.T) {
-	for _, model := range []string{"m_gemma2", "m_l3", "v5"} {
-		b := open(t, Options{Activations: num.Float32})
-		d := decoder(t, b, model)
-		s, alone := session(t, d, 40), session(t, d, 40)
-		alone.Backend = plainly{b}
-		want, before := decode(t, alone, 40), b.tickets
-		if got := decode(t, s, 40); !slices.Equal(got, want) {
-			t.Errorf("%s: other logits when encoded ahead", model)
-		}
-		if n := b.tickets - before; n != 39 || before != 0 {
-			t.Errorf("%s: %d steps encoded ahead, %d where none should be", model, n, before)
+	for _, o := range everyWay {
+		for _, model := range []string{"m_gemma2", "m_l3", "v5"} {
+			b := open(t, o)
+			d := decoder(t, b, model)
+			s, alone := session(t, d, 40), session(t, d, 40)
+			alone.Backend = plainly{b}
+			want, before := decode(t, alone, 40), b.tickets
+			if got := decode(t, s, 40); !slices.Equal(got, want) {
+				t.Errorf("%s, %+v: other logits when encoded ahead", model, o)
+			}
+			if n := b.tickets - before; n != 39 || before != 0 {
+				t.Errorf("%s, %+v: %d steps encoded ahead, %d where none should be", model, o, n, before)
+			}
 		}
 	}
 }

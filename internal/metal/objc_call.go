@@ -31,6 +31,10 @@ func direct(f any, fn uintptr) bool {
 		*p = func(o id, s sel) uint { return uint(call(fn, uintptr(o), uintptr(s))) }
 	case *func(id, sel, id):
 		*p = func(o id, s sel, x id) { call(fn, uintptr(o), uintptr(s), uintptr(x)) }
+	case *func(id, sel, id, id, id, id):
+		*p = func(o id, s sel, w, x, y, z id) {
+			call(fn, uintptr(o), uintptr(s), uintptr(w), uintptr(x), uintptr(y), uintptr(z))
+		}
 	case *func(id, sel, id, uint, uint):
 		*p = func(o id, s sel, x id, m, n uint) {
 			call(fn, uintptr(o), uintptr(s), uintptr(x), uintptr(m), uintptr(n))
