@@ -48,7 +48,11 @@ func (t *thread) within(d time.Duration, job func()) bool {
 	case <-t.done:
 		t.timer.Stop()
 	case <-t.timer.C:
-		t.lost = true
+		select {
+		case <-t.done: // just in time
+		default:
+			t.lost = true
+		}
 	}
 	return !t.lost
 }
