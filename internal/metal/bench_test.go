@@ -134,3 +134,11 @@ func BenchmarkStep(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkOpen is the start of a program whose shaders were compiled before, and its end.
+func BenchmarkOpen(b *testing.B) {
+	open(b, Options{Activations: num.Float32}).Close()
+	for b.Loop() {
+		open(b, Options{Activations: num.Float32}).Close()
+	}
+}
