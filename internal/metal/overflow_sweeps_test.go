@@ -82,8 +82,11 @@ func everyValue(d num.DType) (all []float64) {
 // magnitudes is every power of two of a type, from the smallest subnormal on, each with so many mantissas.
 func magnitudes(d num.DType, mantissas int) (all []float64) {
 	least, most := -149, 127
-	if d == num.Float16 {
+	switch d {
+	case num.Float16:
 		least, most = -24, 15
+	case num.BFloat16:
+		least = -133
 	}
 	for e := least; e <= most; e++ {
 		for k := range mantissas {

@@ -108,9 +108,9 @@ func audit(t *testing.T, b *Backend, s sweep, flushed bool) verdict {
 	if len(got) != len(s.argument) {
 		t.Fatalf("BUG: %s: %d arguments for %d elements", s.expression, len(s.argument), len(got))
 	}
-	least, digits := 0x1p-126, 24 // the smallest normal value
+	least, digits := 0x1p-126, b.activations.Precision().Digits // the smallest normal value
 	if b.activations == num.Float16 {
-		least, digits = 0x1p-14, 11
+		least = 0x1p-14
 	}
 	v := verdict{elements: len(got)}
 	for i, g := range got {
@@ -175,8 +175,11 @@ func (v verdict) row(s sweep, act num.DType, mode string) string {
 func TestOverflowAudit(t *testing.T) {
 	rows := map[string][]string{} // by kernel and expression
 	var order, shipped []string
-	for _, act := range []num.DType{num.Float32, num.Float16} {
+	for _, act := range []num.DType{num.Float32, num.Float16, num.BFloat16} {
 		for _, m := range auditModes {
+			if m.fast && act == num.BFloat16 {
+				continue // kernels compute in float whatever the type: float16's rows tell what changes
+			}
 			t.Run(act.String()+", "+m.name, func(t *testing.T) {
 				if m.fast && testing.Short() && !*update {
 					t.Skip("what does not ship, in a short test")
