@@ -4,16 +4,13 @@ using namespace metal;
 #pragma METAL fp math_mode(safe)
 #pragma METAL fp contract(off)
 
+#include "gemv.h"
+
 struct AttentionArgs { uint first, rows, group, dim, qStride, kStride; float scale; };
 
-// Elements i to i+3 of a row of n, 0 from n on. Only rows of whole vectors are aligned for vector loads.
+// Elements i to i+3 of a row of n, 0 from n on.
 template <typename T>
-inline float4 quad(device const T *x, uint i, uint n) {
-    if (n % 4 == 0) return float4(reinterpret_cast<device const vec<T, 4> *>(x)[i / 4]);
-    return float4(float(x[i]), i + 1 < n ? float(x[i + 1]) : 0.0f, i + 2 < n ? float(x[i + 2]) : 0.0f, i + 3 < n ? float(x[i + 3]) : 0.0f);
-}
-
-inline float across(float4 v) { return (v.x + v.y) + (v.z + v.w); }
+inline float4 quad(device const T *row, uint i, uint n) { return i + 4 <= n ? load(row + i) : load_last(row + i, n - i); }
 
 // What a lane has of a query's weighted sum of values: four elements, and four more from element 128 on.
 struct Sum { float4 low, high; };
@@ -51,8 +48,8 @@ template <typename T, uint QUERIES>
     uint dim = args.dim, quads = (dim + 3) / 4, kv = at.x, thread_index = simd * 32 + lane, last = args.rows * args.group - 1;
     for (uint i = thread_index; i < QUERIES * quads; i += simds * 32) {
         uint query = min(at.y * QUERIES + i / quads, last), e = i % quads * 4;
-        device const T *x = q + ulong(query / args.group) * args.qStride + (kv * args.group + query % args.group) * dim + e;
-        queries[i / quads * 64 + e / 4] = float4(float(x[0]), e + 1 < dim ? float(x[1]) : 0.0f, e + 2 < dim ? float(x[2]) : 0.0f, e + 3 < dim ? float(x[3]) : 0.0f);
+        device const T *row = q + ulong(query / args.group) * args.qStride + (kv * args.group + query % args.group) * dim;
+        queries[i / quads * 64 + e / 4] = quad(row, e, dim);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
@@ -72,7 +69,7 @@ template <typename T, uint QUERIES>
         threadgroup float4 *weights = shared + simd * 64 + begin / block / simds % 2 * 32;
         threadgroup float *flat = reinterpret_cast<threadgroup float *>(weights);
         uint4 key = QUERIES == 1 ? begin + lane + uint4(0, 32, 64, 96) : uint4(begin + lane);
-        uint4 row = min(key, uint4(ends.w - 1));
+        uint4 row = min(key, uint4(ends.w - 1)); // past the end, the last key again
         device const T *k0 = k + ulong(row.x) * args.kStride, *k1 = k + ulong(row.y) * args.kStride;
         device const T *k2 = k + ulong(row.z) * args.kStride, *k3 = k + ulong(row.w) * args.kStride;
         float4 dot0 = float4(0.0f), dot1 = dot0, dot2 = dot0, dot3 = dot0;

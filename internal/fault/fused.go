@@ -22,7 +22,7 @@ var fusedFaults = fused([]Fault{
 	{ID: "attention-barrier", What: "lanes read a block's weights before the others have written them",
 		Edits: in("attention.metal", "        simdgroup_barrier(mem_flags::mem_threadgroup);\n", ""), Text: once, Want: fusedIn("attention")},
 	{ID: "attention-gqa", What: "query heads are numbered across KV heads, where a KV head's heads lie together",
-		Edits: in("attention.metal", "(kv * args.group + query % args.group) * dim + e", "(query % args.group * groups.x + kv) * dim + e"), Text: once, Want: fusedIn("attention")},
+		Edits: in("attention.metal", "args.qStride + (kv * args.group + query % args.group)", "args.qStride + (query % args.group * groups.x + kv)"), Text: once, Want: fusedIn("attention")},
 	{ID: "attention-scale-dropped", What: "scores are not divided by √head_dim",
 		Edits: in("attention.metal", "args.scale * float4(", "float4("), Text: once, Want: fusedIn("attention")},
 	{ID: "attention-parts", What: "of the parts of a simdgroup that share a block's keys only the first counts",

@@ -73,7 +73,7 @@ func everyFusion(act num.DType, rows int, buf func(num.DType, int) engine.Buffer
 // TestFusedBindings runs every fusion on the recorder, and holds what the kernel is given to what it takes.
 func TestFusedBindings(t *testing.T) {
 	shaders := readShaders(t)
-	for _, act := range []num.DType{num.Float32, num.Float16} {
+	for _, act := range []num.DType{num.Float32, num.Float16, num.BFloat16} {
 		for _, rows := range []int{1, 5} {
 			b, buf := recorder(act)
 			fuseAll(b)
@@ -137,7 +137,7 @@ func (f *fused) operand(name string) engine.Operand {
 
 // TestFusedBits: a fused kernel writes what its parts write, bit for bit, and nothing else. Attention rounds otherwise: see TestAttention.
 func TestFusedBits(t *testing.T) {
-	for _, act := range []num.DType{num.Float32, num.Float16} {
+	for _, act := range []num.DType{num.Float32, num.Float16, num.BFloat16} {
 		b := open(t, Options{Activations: act, Fuse: true})
 		for _, rows := range []int{1, 2, 7, 128} {
 			for _, f := range everyFusion(act, rows, newBuffers(t, b)) {
@@ -253,7 +253,7 @@ func TestNotFused(t *testing.T) {
 
 // TestLost: what a fused kernel does not write is NaN to the host, and an error to an op that reads it, until it is written again.
 func TestLost(t *testing.T) {
-	for _, act := range []num.DType{num.Float32, num.Float16} {
+	for _, act := range []num.DType{num.Float32, num.Float16, num.BFloat16} {
 		b := open(t, Options{Activations: act, Fuse: true})
 		f := everyFusion(act, 2, newBuffers(t, b))[0]
 		run := func() {
