@@ -6,16 +6,12 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
-
-	"llmrun/internal/engine"
-	"llmrun/internal/models"
 )
 
 type benchFlags struct {
-	modelFlags
+	runFlags
 	device              string
 	cores, contexts     []int // threads of the CPU reference, and positions to decode at
 	prompt, gen, repeat int
@@ -46,9 +42,8 @@ Load times are those of a file in the page cache.`,
 		},
 	}
 	flags := c.Flags()
-	flags.StringVar(&f.model, "model", models.Default, "a directory with model.bin, or a name: see llmrun models")
+	f.register(flags)
 	flags.StringVar(&f.device, "device", "cpu", "cpu|metal")
-	flags.StringVar(&f.computeType, "compute-type", "auto", strings.Join(engine.ComputeTypes, "|"))
 	flags.IntSliceVar(&f.cores, "threads", nil, "numbers of threads of the CPU reference to measure, such as 1,2 (default: all cores)")
 	flags.IntVar(&f.prompt, "prompt", 512, "tokens to prefill")
 	flags.IntVar(&f.gen, "gen", 64, "tokens to decode")
@@ -56,10 +51,6 @@ Load times are those of a file in the page cache.`,
 	flags.IntVar(&f.repeat, "repeat", 5, "rounds over everything")
 	flags.StringVar(&f.against, "against", "", "print the ratio to an earlier run's JSON `FILE`")
 	flags.BoolVar(&f.profile, "profile", false, "also say where the time of a decoded token goes")
-	flags.BoolVar(&f.json, "json", false, "print one JSON object")
-	flags.StringVarP(&f.output, "output", "o", "", "write the answer to a file")
-	flags.BoolVarP(&f.quiet, "quiet", "q", false, "no talk on stderr")
-	flags.BoolVar(&f.noProgress, "no-progress", false, "no progress bars")
 	return c
 }
 
@@ -90,7 +81,10 @@ func (f *benchFlags) check() error {
 			return fmt.Errorf("--%s: want at least %d, got %d", list.flag, list.least, least)
 		}
 	}
-	return checkOutput("--output", f.output)
+	if err := checkOutput("--output", f.output); err != nil {
+		return err
+	}
+	return f.runFlags.check()
 }
 
 func (f *benchFlags) run(ctx context.Context, a *app) error {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"sync"
@@ -13,10 +12,8 @@ import (
 
 	"llmrun/internal/cpuref"
 	"llmrun/internal/cpuref/kernel"
-	"llmrun/internal/ctconv"
 	"llmrun/internal/engine"
 	"llmrun/internal/metal"
-	"llmrun/internal/models"
 )
 
 // bench measures one model. All rows share a session: its cache is filled once, and on the CPU each number of threads is a backend of its
@@ -63,6 +60,9 @@ func (b *bench) open() (err error) {
 	}
 	if m, ok := b.backend.(*metal.Backend); ok {
 		b.result.Env.Metal = metalFactsOf(m.Info())
+		if m.Info().Validate {
+			b.result.Warnings = append(b.result.Warnings, "Metal's validator is on, and is most of what was measured")
+		}
 	}
 	for _, threads := range b.cores {
 		b.backends[threads] = b.backend
@@ -80,97 +80,6 @@ func (b *bench) close() {
 		}
 	}
 	b.loaded.close()
-}
-
-// loaded is a model that can be fed.
-type loaded struct {
-	model   *ctconv.Model
-	source  models.Source
-	compute engine.Compute
-	backend engine.Backend // holds the memory
-	session *engine.Session
-}
-
-func (l *loaded) close() {
-	if l.backend != nil {
-		l.backend.Close()
-	}
-	l.model.Close()
-}
-
-// load opens the model for sessions of so many tokens.
-func (b *bench) load(capacity int) (*loaded, error) {
-	m, source, err := models.Open(b.modelFlags.model)
-	if err != nil {
-		return nil, err
-	}
-	l := &loaded{model: m, source: source}
-	if err := l.open(b, capacity); err != nil {
-		l.close()
-		return nil, err
-	}
-	return l, nil
-}
-
-func (l *loaded) open(b *bench, capacity int) (err error) {
-	if l.compute, err = engine.ComputeAs(l.model, b.computeType); err != nil {
-		return err
-	}
-	b.modelFlags.threads = slices.Max(b.cores)
-	backend, err := b.openBackend(b.device, l.model, metal.Options{})
-	if err != nil {
-		return err
-	}
-	l.backend = backend
-	decoder, err := l.compute.Load(l.model, backend)
-	if err != nil {
-		return err
-	}
-	l.session, err = decoder.NewSession(capacity)
-	return err
-}
-
-// measureLoad loads the model once to have the file in the page cache, and then as often as there are rounds.
-func (b *bench) measureLoad(ctx context.Context) error {
-	r := b.result
-	var ready, first, tokenizer []float64
-	bar := b.app.progress("load", b.repeat+1, b.showsProgress())
-	defer bar.done()
-	for i := range b.repeat + 1 {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		began := time.Now()
-		l, err := b.load(2)
-		if err != nil {
-			return err
-		}
-		ready = append(ready, time.Since(began).Seconds())
-		if _, err := l.session.Step(0); err != nil {
-			l.close()
-			return err
-		}
-		first = append(first, time.Since(began).Seconds())
-		if i == 0 {
-			t, _ := l.model.Tensor("decoder/embeddings/weight")
-			r.Model = benchModel{l.source.Name, t.DType.String(), l.model.Size()}
-			r.Load.PeakBytes = peakBytes()
-			r.Load.PeakRatio = float64(r.Load.PeakBytes) / float64(r.Model.Bytes)
-		}
-		began = time.Now()
-		if _, err := l.source.Tokenizer(); err == nil {
-			tokenizer = append(tokenizer, time.Since(began).Seconds())
-		}
-		l.close()
-		debug.FreeOSMemory() // what the next one would do in its own time
-		bar.set(i + 1)
-	}
-	r.Load.Ready, r.Load.FirstToken = spreadOf(ready[1:]), spreadOf(first[1:])
-	if len(tokenizer) > 0 {
-		s := spreadOf(tokenizer[1:])
-		r.Load.Tokenizer = &s
-	}
-	return nil
 }
 
 // prepare feeds the prompt, fills the cache, lists the rows, and runs what is going to be measured once.
@@ -330,7 +239,7 @@ func (b *bench) step(at int) error {
 		return err
 	}
 	if n := engine.CountNonFinite(logits); n > 0 {
-		return hint(fmt.Errorf("decode at position %d: %d of %d logits are NaN or infinite", at, n, len(logits)), "llmrun compare --model "+b.modelFlags.model)
+		return hint(fmt.Errorf("decode at position %d: %d of %d logits are NaN or infinite", at, n, len(logits)), "llmrun compare --model "+b.runFlags.model)
 	}
 	b.ids[0] = engine.Greedy(logits)
 	return nil

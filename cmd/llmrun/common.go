@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"llmrun/internal/cpuref"
 	"llmrun/internal/ctconv"
@@ -20,30 +21,55 @@ import (
 	"llmrun/internal/tokenizer"
 )
 
+// runFlags are the flags of every command that runs a model.
+type runFlags struct {
+	model, computeType, output string
+	metalGemm, metalFuse       string
+	threads                    int
+	json, quiet, noProgress    bool
+}
+
+func (f *runFlags) register(flags *pflag.FlagSet) {
+	flags.StringVar(&f.model, "model", models.Default, "a directory with model.bin, or a name: see llmrun models")
+	flags.StringVar(&f.computeType, "compute-type", "auto", strings.Join(engine.ComputeTypes[:8], "|")+"; auto: weights as stored, activations float32")
+	flags.StringVar(&f.metalGemm, "metal-gemm", "own", "who multiplies matrices on Metal: own|mps; mps is Apple's MPSMatrixMultiplication, for linear ops of any number of rows: a second opinion, slow in decode")
+	flags.StringVar(&f.metalFuse, "metal-fuse", "on", "on|off: whether Metal runs some groups of ops as one kernel; off runs each op by itself")
+	flags.BoolVar(&f.json, "json", false, "print one JSON object")
+	flags.StringVarP(&f.output, "output", "o", "", "write the answer to a file")
+	flags.BoolVarP(&f.quiet, "quiet", "q", false, "no talk on stderr")
+	flags.BoolVar(&f.noProgress, "no-progress", false, "no progress bars")
+}
+
+// check refuses values that no run could use.
+func (f *runFlags) check() error {
+	switch {
+	case f.metalGemm != "own" && f.metalGemm != "mps":
+		return fmt.Errorf("--metal-gemm: want own or mps, got %q", f.metalGemm)
+	case f.metalFuse != "on" && f.metalFuse != "off":
+		return fmt.Errorf("--metal-fuse: want on or off, got %q", f.metalFuse)
+	case f.threads < 0:
+		return fmt.Errorf("--threads: want 0 or more, got %d", f.threads)
+	}
+	return nil
+}
+
 // modelFlags are the flags that generate and compare share.
 type modelFlags struct {
-	model, tokenizer, computeType, bos, output string
-	metalGemm, metalFuse                       string
-	threads, maxTokens                         int
-	json, quiet, verbose, noProgress           bool
-	trace, traceFile                           string
+	runFlags
+	tokenizer, bos   string
+	maxTokens        int
+	verbose          bool
+	trace, traceFile string
 }
 
 func (f *modelFlags) register(c *cobra.Command, maxTokens int) {
 	flags := c.Flags()
-	flags.StringVar(&f.model, "model", models.Default, "a directory with model.bin, or a name: see llmrun models")
+	f.runFlags.register(flags)
 	flags.StringVar(&f.tokenizer, "tokenizer", "", "tokenizer.json or its directory (default: beside the model)")
-	flags.StringVar(&f.computeType, "compute-type", "auto", strings.Join(engine.ComputeTypes[:3], "|")+"; auto: weights as stored, activations float32")
-	flags.StringVar(&f.metalGemm, "metal-gemm", "own", "who multiplies matrices on Metal: own|mps; mps is Apple's MPSMatrixMultiplication, for linear ops of any number of rows: a second opinion, slow in decode")
-	flags.StringVar(&f.metalFuse, "metal-fuse", "on", "on|off: whether Metal runs some groups of ops as one kernel; off runs each op by itself")
 	flags.StringVar(&f.bos, "bos", "auto", "begin prompts with the BOS token: auto|on|off; auto is what the tokenizer does by itself")
 	flags.IntVar(&f.threads, "threads", 0, "threads of the CPU reference (default: all cores)")
 	flags.IntVarP(&f.maxTokens, "max-tokens", "n", maxTokens, "tokens to generate")
-	flags.BoolVar(&f.json, "json", false, "print one JSON object")
-	flags.StringVarP(&f.output, "output", "o", "", "write the answer to a file")
-	flags.BoolVarP(&f.quiet, "quiet", "q", false, "no talk on stderr")
 	flags.BoolVarP(&f.verbose, "verbose", "v", false, "more talk on stderr")
-	flags.BoolVar(&f.noProgress, "no-progress", false, "no progress bars")
 	flags.StringVar(&f.trace, "trace", cmp.Or(os.Getenv("LLMRUN_TRACE"), "off"), "write what each site holds as JSON lines: off|layers|ops (or LLMRUN_TRACE)")
 	flags.StringVar(&f.traceFile, "trace-file", os.Getenv("LLMRUN_TRACE_FILE"), "write the trace to a `FILE` and not to stderr (or LLMRUN_TRACE_FILE)")
 }
@@ -53,20 +79,14 @@ func (f *modelFlags) check() error {
 	switch {
 	case !slices.Contains([]string{"auto", "on", "off"}, f.bos):
 		return fmt.Errorf("--bos: want auto, on or off, got %q", f.bos)
-	case f.metalGemm != "own" && f.metalGemm != "mps":
-		return fmt.Errorf("--metal-gemm: want own or mps, got %q", f.metalGemm)
-	case f.metalFuse != "on" && f.metalFuse != "off":
-		return fmt.Errorf("--metal-fuse: want on or off, got %q", f.metalFuse)
 	case f.maxTokens < 1:
 		return fmt.Errorf("--max-tokens: want at least 1, got %d", f.maxTokens)
 	case !slices.Contains(engine.TraceLevels, engine.TraceLevel(f.trace)):
 		return fmt.Errorf("--trace: want off, layers or ops, got %q", f.trace)
 	case f.traceFile != os.Getenv("LLMRUN_TRACE_FILE") && f.trace == string(engine.TraceOff):
 		return fmt.Errorf("--trace-file: want --trace layers or --trace ops, which it is for")
-	case f.threads < 0:
-		return fmt.Errorf("--threads: want 0 or more, got %d", f.threads)
 	}
-	return nil
+	return f.runFlags.check()
 }
 
 // opened is a model with what belongs to it. tokenizer is nil if there is none.
@@ -187,7 +207,7 @@ func (o *opened) eos() []int {
 }
 
 // openBackend opens "cpu" or "metal" for a model under the flags' compute type.
-func (f *modelFlags) openBackend(name string, m *ctconv.Model, o metal.Options) (engine.Backend, error) {
+func (f *runFlags) openBackend(name string, m *ctconv.Model, o metal.Options) (engine.Backend, error) {
 	compute, err := engine.ComputeAs(m, f.computeType)
 	if err != nil {
 		return nil, err
@@ -218,5 +238,7 @@ func (f *modelFlags) openTrace(a *app) (trace *engine.Trace, close func() error,
 
 // showsProgress tells whether bars may be drawn: not between the lines of a trace.
 func (f *modelFlags) showsProgress() bool {
-	return !f.noProgress && !f.quiet && (f.trace == string(engine.TraceOff) || f.traceFile != "")
+	return f.runFlags.showsProgress() && (f.trace == string(engine.TraceOff) || f.traceFile != "")
 }
+
+func (f *runFlags) showsProgress() bool { return !f.noProgress && !f.quiet }
