@@ -314,7 +314,7 @@ func TestComputeAs(t *testing.T) {
 	for _, c := range []struct{ model, computeType, want, fails string }{
 		{"m_llama", "auto", "float32", ""}, {"m_f16", "auto", "float32", ""}, {"m_f16", "float16", "float16", ""},
 		{"m_gemma18", "float32", "float32", ""}, {"m_gemma18", "auto", "int8_float32", ""}, {"m_f16", "int8", "int8_float32", ""},
-		{"m_llama", "int8_float16", "int8_float16", ""},
+		{"m_llama", "int8_float16", "int8_float16", ""}, {"m_llama", "bfloat16", "bfloat16", ""}, {"m_f16", "int8_bfloat16", "int8_bfloat16", ""},
 		{"m_llama", "int16", "", "does not compute that yet"}, {"m_llama", "float8", "", `got "float8"`},
 	} {
 		m, err := ctconv.Open(filepath.Join(goldenDir, c.model))
