@@ -43,6 +43,7 @@ var objc struct {
 	library  func(id, selector, id, id, *id) id
 	pipeline func(id, selector, id, *id) id
 	dispatch func(id, selector, size, size)
+	fence    func(id, selector, *id, uint64)
 }
 
 var load = sync.OnceValue(func() error {
@@ -73,7 +74,7 @@ var load = sync.OnceValue(func() error {
 		purego.RegisterLibFunc(fn, lib, name)
 	}
 	for _, fn := range []any{&objc.send, &objc.sendVoid, &objc.sendID, &objc.sendUint, &objc.two, &objc.double, &objc.truth,
-		&objc.setTruth, &objc.ptr, &objc.bytes, &objc.buffer, &objc.library, &objc.pipeline, &objc.dispatch} {
+		&objc.setTruth, &objc.ptr, &objc.bytes, &objc.buffer, &objc.library, &objc.pipeline, &objc.dispatch, &objc.fence} {
 		purego.RegisterLibFunc(fn, lib, "objc_msgSend")
 	}
 	return nil
@@ -236,34 +237,45 @@ func (g *gpu) encode(commands ...command) id {
 	cb := send(g.queue, "commandBuffer")
 	e := send(cb, "computeCommandEncoder")
 	for _, c := range commands {
-		p := g.pipeline(c.kernel)
-		objc.sendID(e, objc.sel("setComputePipelineState:"), p)
-		release(p)
-		for i, a := range c.args {
-			switch a := a.(type) {
-			case id:
-				objc.buffer(e, objc.sel("setBuffer:offset:atIndex:"), a, 0, uint64(i))
-			case uint32:
-				objc.bytes(e, objc.sel("setBytes:length:atIndex:"), unsafe.Pointer(&a), 4, uint64(i))
-			case []uint32:
-				objc.bytes(e, objc.sel("setBytes:length:atIndex:"), unsafe.Pointer(&a[0]), uint64(4*len(a)), uint64(i))
-			default:
-				g.t.Fatalf("argument %d has type %T", i, a)
-			}
-		}
-		if c.tg > 0 {
-			objc.two(e, objc.sel("setThreadgroupMemoryLength:atIndex:"), uint64(c.tg), 0)
-		}
-		objc.dispatch(e, objc.sel("dispatchThreads:threadsPerThreadgroup:"), c.threads, c.group)
+		g.dispatch(e, c)
 	}
 	objc.sendVoid(e, objc.sel("endEncoding"))
 	return cb
 }
 
+// dispatch writes a command into an encoder.
+func (g *gpu) dispatch(e id, c command) {
+	g.t.Helper()
+	p := g.pipeline(c.kernel)
+	objc.sendID(e, objc.sel("setComputePipelineState:"), p)
+	release(p)
+	for i, a := range c.args {
+		switch a := a.(type) {
+		case id:
+			objc.buffer(e, objc.sel("setBuffer:offset:atIndex:"), a, 0, uint64(i))
+		case uint32:
+			objc.bytes(e, objc.sel("setBytes:length:atIndex:"), unsafe.Pointer(&a), 4, uint64(i))
+		case []uint32:
+			objc.bytes(e, objc.sel("setBytes:length:atIndex:"), unsafe.Pointer(&a[0]), uint64(4*len(a)), uint64(i))
+		default:
+			g.t.Fatalf("argument %d has type %T", i, a)
+		}
+	}
+	if c.tg > 0 {
+		objc.two(e, objc.sel("setThreadgroupMemoryLength:atIndex:"), uint64(c.tg), 0)
+	}
+	objc.dispatch(e, objc.sel("dispatchThreads:threadsPerThreadgroup:"), c.threads, c.group)
+}
+
 // run executes the commands and returns the error's text, "" for none.
 func (g *gpu) run(commands ...command) string {
 	g.t.Helper()
-	cb := g.encode(commands...)
+	return g.finish(g.encode(commands...))
+}
+
+// finish commits a command buffer, waits for it, and returns its error's text.
+func (g *gpu) finish(cb id) string {
+	g.t.Helper()
 	objc.sendVoid(cb, objc.sel("commit"))
 	objc.sendVoid(cb, objc.sel("waitUntilCompleted"))
 	err := send(cb, "error")

@@ -103,3 +103,58 @@ func ofKind(g *gpu, text string, k kernel) command {
 	}
 	return c
 }
+
+// TestEncoderHazards: dispatches of a concurrent encoder run in any order, but for barriers between them. Each case is a list of commands
+// (load and store what they read and write) and of barriers; want is the report, without the place.
+func TestEncoderHazards(t *testing.T) {
+	metal(t)
+	validate(t, 0)
+	g := newGPU(t, `// order.metal
+#include <metal_stdlib>
+using namespace metal;
+kernel void copy(device float *to [[buffer(0)]], device const float *from [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+    to[i] = from[i];
+}
+`, precise)
+	for _, c := range []struct{ name, encoder, commands, want string }{
+		{"write, read", "concurrent", "a<b c<a", "data race in device memory (from[0], buffer(1)): read by thread [0 0 0] here, write by thread [0 0 0] of threadgroup [0 0 0] of kernel copy, dispatch 0 in line 5 without a memoryBarrierWithScope: between the dispatches of a concurrent encoder; threadgroup [0 0 0], thread [0 0 0], seed 0"},
+		{"read, write", "concurrent", "a<b b<c", "data race in device memory (to[0], buffer(0)): write by thread [0 0 0] here, read by thread [0 0 0]"},
+		{"write, write", "concurrent", "a<b a<c", "data race in device memory (to[0], buffer(0)): write by thread [0 0 0] here, write by thread [0 0 0]"},
+		{"far apart", "concurrent", "a<b c<d d<b c<a", "of kernel copy, dispatch 1"},
+		{"barrier", "concurrent", "a<b buffers c<a buffers a<c", ""},
+		{"barrier of textures", "concurrent", "a<b textures c<a", "data race in device memory (from[0], buffer(1))"},
+		{"barrier of the buffer", "concurrent", "a<b :a c<a", ""},
+		{"barrier of another buffer", "concurrent", "a<b :c c<a", "data race in device memory (from[0], buffer(1))"},
+		{"barrier too early", "concurrent", "buffers a<b c<a", "data race"},
+		{"nothing in common", "concurrent", "a<b c<b d<b", ""},
+		{"serial", "serial", "a<b c<a a<c b<a", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			metal(t)
+			g := &gpu{t, g.device, g.queue, g.library}
+			buffers := map[string]id{}
+			for _, name := range []string{"a", "b", "c", "d"} {
+				buffers[name] = buffer(g, make([]float32, 64))
+			}
+			cb := send(g.queue, "commandBuffer")
+			e := id(objc.sendUint(cb, objc.sel("computeCommandEncoderWithDispatchType:"), map[string]uint64{"serial": 0, "concurrent": 1}[c.encoder]))
+			for _, word := range strings.Fields(c.commands) {
+				to, from, isCopy := strings.Cut(word, "<")
+				switch {
+				case isCopy:
+					g.dispatch(e, command{"copy", line(64), line(32), 0, []any{buffers[to], buffers[from]}})
+				case word[0] == ':':
+					b := buffers[word[1:]]
+					objc.fence(e, objc.sel("memoryBarrierWithResources:count:"), &b, 1)
+				default:
+					objc.sendUint(e, objc.sel("memoryBarrierWithScope:"), map[string]uint64{"buffers": 1, "textures": 2}[word])
+				}
+			}
+			objc.sendVoid(e, objc.sel("endEncoding"))
+			got := g.finish(cb)
+			if (got == "") != (c.want == "") || c.want != "" && !strings.HasPrefix(got, "kernel copy (order.metal:5): data race in device memory (") || !strings.Contains(got, c.want) {
+				t.Errorf("got  %q\nwant %q", got, c.want)
+			}
+		})
+	}
+}

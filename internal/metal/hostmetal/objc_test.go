@@ -171,10 +171,55 @@ var misuses = map[string]struct {
 		e := send(send(g.queue, "commandBuffer"), "computeCommandEncoder")
 		objc.two(e, objc.sel("setThreadgroupMemoryLength:atIndex:"), 17, 0)
 	}},
+	"released twice": {"-[release]: message sent to deallocated instance", func(g *gpu) {
+		b := objc.two(g.device, objc.sel("newBufferWithLength:options:"), 4, 0)
+		release(b)
+		release(b)
+	}},
+	"untracked": {"MTLResourceHazardTrackingModeUntracked is not served", func(g *gpu) {
+		objc.two(g.device, objc.sel("newBufferWithLength:options:"), 4, 256)
+	}},
+	"extra buffer": {"Compute Function(saxpy): the function has no argument at index 3, which was set for it.", func(g *gpu) {
+		b := validated(g)
+		g.encode(command{"saxpy", line(1), line(1), 0, []any{b, b, []uint32{1, 0}, b}})
+	}},
+	"long bytes": {"argument args[0] from setBytes at index 2 has 12 bytes, but argument has a length(8).", func(g *gpu) {
+		b := validated(g)
+		g.encode(command{"saxpy", line(1), line(1), 0, []any{b, b, []uint32{1, 0, 0}}})
+	}},
+	"read in flight": {"-[MTLBuffer contents]: at byte 4 of a buffer of 256 bytes, logits, the CPU uses the contents while a committed command buffer that nobody has seen completed writes them", func(g *gpu) {
+		y := inFlight(g, validated(g))
+		g.t.Log(contents[float32](y, 64)[1])
+	}},
+	"written in flight": {"-[MTLBuffer contents]: at byte 8 of a buffer of 256 bytes, without a label, the CPU changes the contents while a committed command buffer that nobody has seen completed reads them", func(g *gpu) {
+		x := validated(g)
+		inFlight(g, x)
+		if contents[float32](x, 64)[2] != 0 { // reading is allowed
+			g.t.Fatal("not zero")
+		}
+		contents[float32](x, 64)[2] = 1
+	}},
+	"outside in Go": {"-[MTLBuffer contents]: at byte 256 of a buffer of 256 bytes, without a label, the CPU leaves the contents", func(g *gpu) {
+		contents[float32](validated(g), 65)[64] = 1
+	}},
 	"no pipeline": {"A compute pipeline state must be set", func(g *gpu) {
 		e := send(send(g.queue, "commandBuffer"), "computeCommandEncoder")
 		objc.dispatch(e, objc.sel("dispatchThreadgroups:threadsPerThreadgroup:"), line(1), line(1))
 	}},
+}
+
+// validated turns the checked mode on, and makes a buffer of 64 floats.
+func validated(g *gpu) id {
+	objc.validate(true, 0)
+	return buffer(g, make([]float32, 64))
+}
+
+// inFlight commits a command that reads x, nobody waits for it, and the buffer labelled logits that it writes is returned.
+func inFlight(g *gpu, x id) id {
+	y := buffer(g, make([]float32, 64))
+	objc.sendID(y, objc.sel("setLabel:"), str("logits"))
+	objc.sendVoid(g.encode(command{"saxpy", line(64), line(64), 0, []any{y, x, []uint32{64, 0}}}), objc.sel("commit"))
+	return y
 }
 
 // The process of a misuse is this test again, with the misuse's name in the environment.

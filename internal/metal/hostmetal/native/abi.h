@@ -50,7 +50,9 @@ struct MslCmd {
     MslKernel* k;
     msl_u32    groups[3], tpg[3], threads[3];  // threadgroups, threads of one, threads of the grid
     msl_u32    tg_len[MSL_TG_ARGS];
-    msl_u32    concurrent;  // nothing orders it after the command before
+    msl_u32    concurrent;  // nothing orders it after the command before, but for what touches the buffers that begin at fences
+    msl_u32    nfences;
+    void**     fences;
     MslBuf     buf[MSL_BUFFERS];
 };
 

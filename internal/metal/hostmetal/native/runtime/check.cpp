@@ -455,6 +455,9 @@ void check_command(MslGroup* g, u32 i) {
     s.command = i;
     random_state = (check_seed + 1) * 0x9e3779b97f4a7c15u ^ (i + 1) * 0xbf58476d1ce4e5b9u;
     if (i >= s.segment_end) begin_segment(i);
+    next_epoch();
+    for (u32 f = 0; f < c->nfences; ++f)
+        if (Shadow* fenced = shadow_at((uintptr_t)c->fences[f])) fenced->first = s.epoch;
     image_of((void*)k, &s.image_lo, &s.image_hi);
     if (k->flags & MSL_SYNCS) {
         s.stack_lo = (uintptr_t)s.memory.threads - MSL_STACKS;

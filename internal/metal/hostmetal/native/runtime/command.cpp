@@ -1,4 +1,5 @@
 // MTLCommandQueue, MTLCommandBuffer and MTLComputeCommandEncoder.
+#include "check.h"
 #include "metal.h"
 
 #include <pthread.h>
@@ -36,11 +37,26 @@ void let_go(CommandBuffer* b) {
     b->nheld = b->ncmds = 0;
 }
 
-// Executes the oldest committed command buffer. Called, and returns, with run_mu held.
+// Takes a committed command buffer off the list: the oldest, or, in the checked mode's order, the oldest of any queue.
+CommandBuffer* take_one() {
+    CommandBuffer **at = &run_first, *before = 0;
+    for (msl_u32 skip = check_random(64); skip && (*at)->next; --skip) {
+        CommandBuffer* c = *at;
+        bool first = true;  // of its queue
+        for (CommandBuffer* o = run_first; o != c->next; o = o->next) first = first && o->queue != c->next->queue;
+        if (!first) break;
+        before = c;
+        at = &c->next;
+    }
+    CommandBuffer* b = *at;
+    *at = b->next;
+    if (run_last == b) run_last = before;
+    return b;
+}
+
+// Executes a committed command buffer. Called, and returns, with run_mu held.
 void run_one() {
-    CommandBuffer* b = run_first;
-    run_first = b->next;
-    if (!run_first) run_last = 0;
+    CommandBuffer* b = take_one();
     running = true;
     b->status = 3;
     pthread_mutex_unlock(&run_mu);
@@ -88,6 +104,7 @@ CommandBuffer* queue_command_buffer(Queue* q, SEL) {
     return later(b);
 }
 void queue_dealloc(id o) {
+    guard_completed((Queue*)o, ~0ull);
     objc_drop(((Queue*)o)->label);
     objc_drop(((Queue*)o)->device);
 }
@@ -100,14 +117,21 @@ void hold(CommandBuffer* b, id o) {
     b->held[b->nheld++] = objc_keep(o);
 }
 
-Encoder* buffer_encoder(CommandBuffer* b, SEL) {
-    static const char method[] = "MTLCommandBuffer computeCommandEncoder";
+Encoder* new_encoder(CommandBuffer* b, bool concurrent, const char* method) {
     if (b->status >= 2) assertion(method, "encoding to a command buffer that was committed");
     if (b->encoder) assertion(method, "A command encoder is already encoding to this command buffer");
     Encoder* e = make<Encoder>(Encoder_);
     e->buffer = keep(b);
+    e->concurrent = concurrent;
+    e->barrier = true;  // encoders follow each other
     b->encoder = e;
     return later(e);
+}
+Encoder* buffer_encoder(CommandBuffer* b, SEL) { return new_encoder(b, false, "MTLCommandBuffer computeCommandEncoder"); }
+Encoder* buffer_encoder_of_type(CommandBuffer* b, SEL, u64 type) {
+    static const char method[] = "MTLCommandBuffer computeCommandEncoderWithDispatchType:";
+    if (type > 1) assertion(method, "dispatchType(%llu) is neither serial nor concurrent", (unsigned long long)type);
+    return new_encoder(b, type == 1, method);
 }
 void command_buffer_enqueue(CommandBuffer* b, SEL) {
     if (b->status == 0) b->status = 1;
@@ -121,6 +145,7 @@ void command_buffer_commit(CommandBuffer* b, SEL) {
     static bool started;
     if (!started) started = exec_thread(runner_main);
     b->status = 2;
+    guard_commit(b);
     ++b->queue->committed;
     (run_last ? run_last->next : run_first) = b;
     run_last = b;
@@ -134,11 +159,13 @@ void command_buffer_wait(CommandBuffer* b, SEL) {
     while (b->status < 4)
         if (!running && run_first) run_one();
         else pthread_cond_wait(&run_completed, &run_mu);
+    guard_completed(b->queue, b->number);
     pthread_mutex_unlock(&run_mu);
 }
 u64 command_buffer_status(CommandBuffer* b, SEL) {
     pthread_mutex_lock(&run_mu);
     u64 s = b->status;
+    if (s >= 4) guard_completed(b->queue, b->number);
     pthread_mutex_unlock(&run_mu);
     return s;
 }
@@ -161,6 +188,7 @@ void command_buffer_dealloc(id o) {
         pthread_mutex_unlock(&run_mu);
     }
     let_go(b);
+    guard_drop(b->flight);
     objc_drop(b->label);
     objc_drop(b->error);
     objc_drop(b->queue);
@@ -183,26 +211,29 @@ void encoder_set_pipeline(Encoder* e, SEL, Pipeline* p) {
     hold(e->buffer, p);
     e->pipeline = p;
 }
+void bind(Encoder* e, u64 i, Buffer* b, bool bytes, MslBuf to) {
+    e->buf[i] = to;
+    e->bound[i] = b;
+    msl_u32 bit = 1u << i;
+    e->bytes = bytes ? e->bytes | bit : e->bytes & ~bit;
+    e->fresh |= bit;
+}
 void encoder_set_buffer(Encoder* e, SEL, Buffer* b, u64 offset, u64 i) {
     static const char method[] = ENCODER "setBuffer:offset:atIndex:";
     check_open(e, method);
     check_index(i, MSL_BUFFERS, method);
     if (!b) {
-        e->buf[i] = MslBuf{};
+        bind(e, i, 0, false, MslBuf{});
+        e->fresh &= ~(1u << i);
         return;
     }
     if (offset >= b->length)
         assertion(method, "offset(%llu) must be < [buffer length](%llu).", (unsigned long long)offset, (unsigned long long)b->length);
     hold(e->buffer, b);
-    e->buf[i] = MslBuf{b->data + offset, b->length - offset, offset};
+    bind(e, i, b, false, MslBuf{b->data + offset, b->length - offset, offset});
 }
-void encoder_set_bytes(Encoder* e, SEL, const void* p, u64 n, u64 i) {
-    static const char method[] = ENCODER "setBytes:length:atIndex:";
-    check_open(e, method);
-    check_index(i, MSL_BUFFERS, method);
-    if (!p || !n) assertion(method, "bytes must not be nil, length must not be 0");
-    if (n > 4096) assertion(method, "length(%llu) must be <= 4096", (unsigned long long)n);
-    CommandBuffer* b = e->buffer;
+// A copy of n bytes, of which from has the first m, that lives as long as the command buffer does.
+void* copied(CommandBuffer* b, const void* from, u64 n, u64 m) {
     u64 room = (n + 15) & ~(u64)15;
     if (!b->blocks || b->blocks->used + room > sizeof b->blocks->data) {
         Block* k = (Block*)aligned_alloc(16, sizeof(Block));
@@ -212,8 +243,31 @@ void encoder_set_bytes(Encoder* e, SEL, const void* p, u64 n, u64 i) {
     }
     char* at = b->blocks->data + b->blocks->used;
     b->blocks->used += room;
-    memcpy(at, p, n);
-    e->buf[i] = MslBuf{at, n, 0};
+    if (m) memcpy(at, from, m);
+    return at;
+}
+void encoder_set_bytes(Encoder* e, SEL, const void* p, u64 n, u64 i) {
+    static const char method[] = ENCODER "setBytes:length:atIndex:";
+    check_open(e, method);
+    check_index(i, MSL_BUFFERS, method);
+    if (!p || !n) assertion(method, "bytes must not be nil, length must not be 0");
+    if (n > 4096) assertion(method, "length(%llu) must be <= 4096", (unsigned long long)n);
+    void* at = copied(e->buffer, p, n, n);
+    bind(e, i, 0, true, MslBuf{at, n, 0});
+}
+// Scopes 2 and 4 are textures and render targets, which the host device has not.
+void encoder_barrier(Encoder* e, SEL, u64 scope) {
+    check_open(e, ENCODER "memoryBarrierWithScope:");
+    e->barrier = e->barrier || (scope & 1);
+}
+void encoder_barrier_of(Encoder* e, SEL, Buffer** resources, u64 n) {
+    static const char method[] = ENCODER "memoryBarrierWithResources:count:";
+    check_open(e, method);
+    if (e->nfences + n > block_size / sizeof(void*)) assertion(method, "the host device takes at most %zu resources", block_size / sizeof(void*));
+    void** all = (void**)copied(e->buffer, e->fences, (e->nfences + n) * sizeof(void*), e->nfences * sizeof(void*));
+    for (u64 i = 0; i < n; ++i) all[e->nfences + i] = resources[i]->data;
+    e->fences = all;
+    e->nfences += (msl_u32)n;
 }
 void encoder_set_tg_length(Encoder* e, SEL, u64 n, u64 i) {
     static const char method[] = ENCODER "setThreadgroupMemoryLength:atIndex:";
@@ -247,11 +301,36 @@ void check_arguments(Encoder* e, const char* method) {
     }
 }
 
+// The checked mode is stricter than Metal with arguments: what is bound belongs to the kernel, and what setBytes copies is one value.
+void check_strictly(Encoder* e, const char* method) {
+    const MslKernel* k = e->pipeline->kernel;
+    for (msl_u32 i = 0; i < k->nargs; ++i) {
+        const MslArg& a = k->args[i];
+        if (a.kind != MSL_ARG_BUFFER) continue;
+        msl_u32 bit = 1u << a.index;
+        e->fresh &= ~bit;
+        if (e->bytes & bit && a.flags & MSL_REF && e->buf[a.index].len != a.size)
+            assertion(method, "Compute Function(%s): argument %s[0] from setBytes at index %u has %llu bytes, but argument has a length(%u).", k->name,
+                      k->arg_names[i], a.index, (unsigned long long)e->buf[a.index].len, a.size);
+    }
+    if (e->fresh) assertion(method, "Compute Function(%s): the function has no argument at index %d, which was set for it.", k->name, __builtin_ctz(e->fresh));
+}
+void note_uses(Encoder* e) {
+    const MslKernel* k = e->pipeline->kernel;
+    for (msl_u32 i = 0; i < k->nargs; ++i) {
+        const MslArg& a = k->args[i];
+        Buffer* b = a.kind == MSL_ARG_BUFFER ? e->bound[a.index] : 0;
+        if (b && b->host) guard_use(e->buffer, b, !(a.flags & MSL_CONST));
+    }
+}
+
 bool fits(const MTLSize& s) { return s.width && s.height && s.depth && (s.width | s.height | s.depth) < 1ull << 32; }
 
 // groups: the threadgroups; threads: the threads of the whole grid.
 void dispatch(Encoder* e, const MTLSize& groups, const MTLSize& threads, const MTLSize& tpg, const char* method) {
     check_arguments(e, method);
+    if (check_on) check_strictly(e, method);
+    e->fresh = 0;
     CommandBuffer* b = e->buffer;
     if (b->ncmds == b->cmds_room) {
         b->cmds_room = b->cmds_room ? 2 * b->cmds_room : 16;
@@ -268,6 +347,13 @@ void dispatch(Encoder* e, const MTLSize& groups, const MTLSize& threads, const M
     }
     memcpy(c.tg_len, e->tg_len, sizeof c.tg_len);
     memcpy(c.buf, e->buf, sizeof c.buf);
+    c.concurrent = e->concurrent && !e->barrier;
+    c.fences = e->fences;
+    c.nfences = e->nfences;
+    e->barrier = false;
+    e->fences = 0;
+    e->nfences = 0;
+    if (check_on) note_uses(e);
 }
 void check_dispatch(Encoder* e, const MTLSize& grid, const MTLSize& tpg, const char* method) {
     check_open(e, method);
@@ -292,6 +378,7 @@ void encoder_dispatch_threads(Encoder* e, SEL, MTLSize threads, MTLSize tpg) {
                       (threads.depth + tpg.depth - 1) / tpg.depth};
     dispatch(e, groups, threads, tpg, method);
 }
+u64 encoder_type(Encoder* e, SEL) { return e->concurrent; }
 void encoder_end(Encoder* e, SEL) {
     check_open(e, ENCODER "endEncoding");
     e->ended = true;
@@ -312,6 +399,7 @@ const Method queue_methods[] = {
 };
 const Method command_buffer_methods[] = {
     {"computeCommandEncoder", (void*)buffer_encoder},
+    {"computeCommandEncoderWithDispatchType:", (void*)buffer_encoder_of_type},
     {"enqueue", (void*)command_buffer_enqueue},
     {"commit", (void*)command_buffer_commit},
     {"waitUntilCompleted", (void*)command_buffer_wait},
@@ -331,6 +419,9 @@ const Method encoder_methods[] = {
     {"setThreadgroupMemoryLength:atIndex:", (void*)encoder_set_tg_length},
     {"dispatchThreadgroups:threadsPerThreadgroup:", (void*)encoder_dispatch_groups},
     {"dispatchThreads:threadsPerThreadgroup:", (void*)encoder_dispatch_threads},
+    {"memoryBarrierWithScope:", (void*)encoder_barrier},
+    {"memoryBarrierWithResources:count:", (void*)encoder_barrier_of},
+    {"dispatchType", (void*)encoder_type},
     {"endEncoding", (void*)encoder_end},
     LABEL,
     {0, 0},

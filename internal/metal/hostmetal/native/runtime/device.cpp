@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <wchar.h>
 
 void assertion(const char* method, const char* fmt, ...) {
     char text[512];
@@ -51,10 +52,13 @@ bool device_family(Device*, SEL, long f) {
 
 // ---- MTLBuffer: the bytes end at a guard, rounded up to 16, so that a kernel cannot leave them ----
 
-const u64 guard = 1 << 20;
+const u64 guard = buffer_guard;
+const u64 storage_private = 2, untracked = 1;
 
 Buffer* device_new_buffer(Device* d, SEL, u64 length, u64 options) {
     if (length == 0 || length > device_max_buffer(d, 0)) return 0;
+    if ((options >> 8 & 3) == untracked)
+        assertion("MTLDevice newBufferWithLength:options:", "MTLResourceHazardTrackingModeUntracked is not served by the host device");
     u64 page = (u64)sysconf(_SC_PAGESIZE), bytes = (length + 15) & ~(u64)15, body = (bytes + page - 1) & ~(page - 1);
     char* map = (char*)mmap(0, body + 2 * guard, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (map == MAP_FAILED) return 0;
@@ -71,16 +75,22 @@ Buffer* device_new_buffer(Device* d, SEL, u64 length, u64 options) {
     b->mapped = body + 2 * guard;
     b->data = map + guard + body - bytes;
     b->length = length;
-    b->is_private = (options >> 4 & 15) == 2;
+    b->is_private = (options >> 4 & 15) == storage_private;
     __atomic_fetch_add(&allocated, body, __ATOMIC_RELAXED);
+    if (check_on && !guard_map(b)) {
+        objc_drop(b);
+        return 0;
+    }
+    if (check_on && b->is_private) wmemset((wchar_t*)b->data, 0x7fff7fff, bytes / 4);  // NaN: Metal promises nothing
     return b;
 }
-void* buffer_contents(Buffer* b, SEL) { return b->is_private ? 0 : b->data; }
+void* buffer_contents(Buffer* b, SEL) { return b->is_private ? 0 : b->host ? b->host : b->data; }
 u64 buffer_length(Buffer* b, SEL) { return b->length; }
 u64 buffer_allocated(Buffer* b, SEL) { return b->mapped - 2 * guard; }
 void buffer_dealloc(id o) {
     Buffer* b = (Buffer*)o;
     __atomic_fetch_sub(&allocated, b->mapped - 2 * guard, __ATOMIC_RELAXED);
+    if (b->host) guard_unmap(b);
     munmap(b->map, b->mapped);
     objc_drop(b->label);
     objc_drop(b->device);

@@ -387,6 +387,7 @@ void on_fault(int sig, siginfo_t* si, void* context) {
         if (sig == SIGSEGV || sig == SIGBUS) die_of_access(w, (uintptr_t)si->si_addr);
         die(w, 1, sig == SIGFPE ? "integer division by zero" : "undefined operation");
     }
+    if (exec_foreign_fault && (sig == SIGSEGV || sig == SIGBUS)) exec_foreign_fault((uintptr_t)si->si_addr);
     for (u32 i = 0; i < sizeof fault_signals / sizeof *fault_signals; ++i) {
         if (fault_signals[i] != sig) continue;
         struct sigaction* old = &old_actions[i];
@@ -541,6 +542,8 @@ void* helper_main(void*) {
 }
 
 }  // namespace
+
+void (*exec_foreign_fault)(unsigned long);
 
 const MslRuntime exec_runtime = {rt_simd<false>, rt_barrier<false>, rt_fail, 0, 0, 0};
 const MslRuntime exec_checked_runtime = {rt_simd<true>, rt_barrier<true>, rt_fail, check_passed, check_variable, check_together};

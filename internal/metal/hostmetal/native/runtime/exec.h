@@ -17,6 +17,9 @@ extern const MslRuntime exec_runtime, exec_checked_runtime;
 
 void exec_init(msl_u32 threads);
 
+// Called, if set, when a fault of the program outside of kernels goes back to where faults went before.
+extern void (*exec_foreign_fault)(unsigned long address);
+
 // Starts a thread that takes no asynchronous signals, and may call exec_run.
 bool exec_thread(void* (*fn)(void*));
 

@@ -36,16 +36,33 @@ struct Buffer : Object {
     char* data;
     u64 mapped, length;
     bool is_private;
+    // The checked mode's: memory that the CPU sees elsewhere (guard.cpp), and the number of commands in flight that write and read it.
+    char*   host;
+    msl_u32 writers, readers;
+    Buffer *next, **link;
+};
+struct Use {  // of a buffer by a command
+    Buffer* buffer;
+    bool    writes;
+};
+struct Flight {  // what a command buffer uses, until somebody has seen it completed
+    Flight* next;
+    u64     number;  // of the command buffer, in its queue
+    Use*    uses;
+    size_t  n, room;
 };
 struct Queue : Object {
     Device* device;
     String* label;
+    Flight* flights;  // committed, the oldest first; only in the checked mode
+    u64     numbers;
     msl_u32 open, committed;  // command buffers not yet completed; those of them that were committed
 };
+const size_t block_size = 16384;
 struct Block {  // copies of setBytes
     Block* next;
     size_t used;
-    alignas(16) char data[16384];
+    alignas(16) char data[block_size];
 };
 struct Encoder;
 struct CommandBuffer : Object {
@@ -56,6 +73,8 @@ struct CommandBuffer : Object {
     id*            held;     // what must live until completion
     size_t         ncmds, cmds_room, nheld, held_room;
     Block*         blocks;
+    Flight*        flight;   // not yet committed
+    u64            number;   // of the committed one
     CommandBuffer* next;     // in the queue of committed ones
     u64            status;
     Error*         error;
@@ -66,6 +85,11 @@ struct Encoder : Object {
     String*        label;
     bool           ended;
     Pipeline*      pipeline;
+    bool           concurrent, barrier;  // barrier: before the next dispatch
+    void**         fences;               // buffers that are fenced before the next dispatch
+    msl_u32        nfences;
+    msl_u32        bytes, fresh;         // masks of indices: set by setBytes; set since the last dispatch
+    Buffer*        bound[MSL_BUFFERS];
     MslBuf         buf[MSL_BUFFERS];
     msl_u32        tg_len[MSL_TG_ARGS];
 };
@@ -89,6 +113,15 @@ void    set_label(Labelled* o, SEL, String* s);
 String* get_label(Labelled* o, SEL);
 id      get_owner(Labelled* o, SEL);
 #define LABEL {"setLabel:", (void*)set_label}, {"label", (void*)get_label}
+
+// The checked mode's buffers, in guard.cpp: one memory in two places, so that the CPU's can be closed while commands are in flight.
+const u64 buffer_guard = 1 << 20;  // bytes before and behind every buffer that nobody may touch
+bool guard_map(Buffer* b);         // false: out of memory
+void guard_unmap(Buffer* b);
+void guard_use(CommandBuffer* c, Buffer* b, bool writes);  // by a command that is encoded
+void guard_commit(CommandBuffer* c);
+void guard_completed(Queue* q, u64 number);  // somebody has seen that this command buffer is
+void guard_drop(Flight* f);
 
 // Puts files and lines for the places in the text of an ExecError. Only threads that Go knows may call it.
 void name_places(Error* e);
