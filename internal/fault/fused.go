@@ -45,6 +45,13 @@ var fusedFaults = fused([]Fault{
 	{ID: "rope-kv-values-turned", What: "the fused write turns the values, too",
 		Edits: in("rope_kv.metal", "v[ulong(t) * args.vStride + h * args.dim + i]", "rotated(v + ulong(t) * args.vStride + h * args.dim, table, i, args.rotaryDim, args.interleaved)"),
 		Text:  once, Want: fusedIn("rope_kv")},
+	{ID: "gate-up-exchanged", What: "the fused kernel activates the up projection, and multiplies by the gate's",
+		Edits: in("gate_up.metal", "activation(args.function, float(T(total(mine, lane))))", "activation(args.function, float(T(total(mine, ROWS + lane))))",
+			"T(v * float(T(total(mine, ROWS + lane))))", "T(v * float(T(total(mine, lane))))"), Text: once, Want: fusedAt(1, "gate_up")},
+	{ID: "gate-up-unrounded", What: "the gate is not rounded to half before it is activated, as its plain kernel would round it",
+		Edits: in("gate_up.metal", "float(T(total(mine, lane)))", "total(mine, lane)"), ComputeType: "float16", Text: once, Want: fusedAt(1, "gate_up")},
+	{ID: "gate-up-rows-apart", What: "the up projection's rows are taken one after the other, where a simdgroup's are far apart",
+		Edits: in("gate_up.metal", "rows_of<W, ROWS>(up, upScale, n, apart,", "rows_of<W, ROWS>(up, upScale, n, 1,"), Text: once, Want: fusedAt(1, "gate_up")},
 })
 
 func fused(faults []Fault) []Fault {
@@ -55,6 +62,8 @@ func fused(faults []Fault) []Fault {
 }
 
 // fusedIn is a fused kernel that is wrong from the start on, while its parts are right.
-func fusedIn(kernel string) Want {
-	return Want{Verdict: diverged, Site: "fused " + kernel, Family: "fused"}
+func fusedIn(kernel string) Want { return fusedAt(0, kernel) }
+
+func fusedAt(step int, kernel string) Want {
+	return Want{Verdict: diverged, Step: step, Site: "fused " + kernel, Family: "fused"}
 }

@@ -30,6 +30,7 @@ var fusions = []fusion{
 	{"residual", []string{"add", "rmsnorm"}, joinAddNorm},
 	{"residual", []string{"residual", "rmsnorm"}, joinResidualNorm},
 	{"rope_kv", []string{"rope", "rope", "kv_write"}, joinRopeKV},
+	{"gate_up", []string{"linear", "linear", "activate"}, joinGateUp},
 }
 
 // fusedKernels are the kernels of the fusions.
@@ -37,6 +38,7 @@ var fusedKernels = []engine.Fusion{
 	{Name: "attention", Ops: "scores+softmax+context"},
 	{Name: "residual", Ops: "norm+residual+norm", Exact: true},
 	{Name: "rope_kv", Ops: "q_rope+k_rope+kv_write", Exact: true},
+	{Name: "gate_up", Ops: "gate+up+act", Exact: true},
 }
 
 // Fusions is documented at engine.Fuser.
@@ -224,6 +226,24 @@ func joinRopeKV(b *Backend, parts []dispatch) (d dispatch, ok bool) {
 	grid, group := elements(int(q.dim), int(heads+2*kvHeads), int(rows))
 	return newDispatch(query.site, plain("rope_kv"), grid, group,
 		ropeKVArgs{q.dim, q.rotaryDim, q.interleaved, heads, kvHeads, q.stride, k.stride, w.vStride}, out, kCache, vCache, x, y, v, table), true
+}
+
+type gateUpArgs struct{ rows, cols, function uint32 }
+
+// joinGateUp is for one token. With more, the products are more than what is around them.
+func joinGateUp(b *Backend, parts []dispatch) (d dispatch, ok bool) {
+	gate, up, activate := &parts[0], &parts[1], &parts[2]
+	g, a := *argsOf[linearArgs](gate), argsOf[activateArgs](activate)
+	out, x := activate.slots[0], gate.slots[1]
+	if gate.key != up.key || *argsOf[linearArgs](up) != g || g.tokens != 1 || g.hasBias != 0 || up.slots[1] != x || a.hasUp == 0 || a.dim != g.rows ||
+		activate.slots[1] != gate.slots[0] || activate.slots[2] != up.slots[0] || activate.grid.Height != 1 || !apart([]slot{out}, []slot{x}) {
+		return d, false
+	}
+	b.lose(gate.slots[0], up.slots[0])
+	group := size{4 * simdWidth, 1, 1}
+	grid := size{uint(ceil(int(g.rows), 4*4)) * group.Width, 1, 1}
+	return newDispatch(gate.site, kernelKey{"gate_up", "", gate.key.weight}, grid, group, gateUpArgs{g.rows, g.cols, a.function},
+		out, x, gate.slots[2], gate.slots[3], up.slots[2], up.slots[3]), true
 }
 
 var _ engine.Fuser = (*Backend)(nil)

@@ -67,6 +67,30 @@ func everyFusion(act num.DType, rows int, buf func(num.DType, int) engine.Buffer
 			}, "out=0.out kcache=2.kcache vcache=2.vcache q=0.x k=1.x v=2.v table=0.table"})
 		}
 	}
+	if rows > 1 {
+		return all
+	}
+	for _, w := range []num.DType{num.Float32, num.Float16, num.BFloat16, num.Int8} {
+		for _, s := range [][2]int{{5, 7}, {16, 32}, {33, 130}, {352, 129}} {
+			x, gate, up := hidden(s[1]), hidden(s[0]), hidden(s[0])
+			matrix := func() engine.Matrix {
+				m := engine.Matrix{Buffer: buf(w, s[0]*s[1]), Rows: s[0], Cols: s[1]}
+				if w == num.Int8 {
+					m.Scale = buf(num.Float32, s[0])
+				}
+				return m
+			}
+			binds := "out=2.out x=0.x gate=0.w gateScale=0.w up=1.w upScale=1.w"
+			if w == num.Int8 {
+				binds = "out=2.out x=0.x gate=0.w gateScale=0.scale up=1.w upScale=1.scale"
+			}
+			for _, f := range []engine.Function{engine.GELUTanh, engine.SiLU} {
+				all = append(all, fused{fmt.Sprintf("gate, up of %d×%d %v, %v", s[0], s[1], w, f), "gate_up", []engine.Op{
+					&engine.Linear{Place: place("gate"), Out: gate, X: x, W: matrix()}, &engine.Linear{Place: place("up"), Out: up, X: x, W: matrix()},
+					&engine.Activate{Place: place("act"), Out: hidden(s[0]), Gate: gate, Up: up, Dim: s[0], F: f}}, binds})
+			}
+		}
+	}
 	return all
 }
 
@@ -80,7 +104,7 @@ func TestFusedBindings(t *testing.T) {
 			for _, f := range everyFusion(act, rows, buf) {
 				d := f.record(t, b)
 				s, name := shaders[d.key.shader], d.key.name(act)
-				if want := f.kernel + suffixes[act]; name != want || !s.instances[name] {
+				if want := f.kernel + suffixes[act] + suffixes[d.key.weight]; name != want || !s.instances[name] {
 					t.Fatalf("%s: became %s, want %s, which the shader has: %t", f.name, name, want, s.instances[name])
 				}
 				if d.site != f.ops[0].Site() {
@@ -185,7 +209,7 @@ func (f *fused) run(t *testing.T, b *Backend, oneByOne bool) (written [][]byte) 
 			}
 		}
 	}
-	if n := len(b.pending); !oneByOne && (n != 1 || b.pending[0].key.name(noWeight) != f.kernel) {
+	if n := len(b.pending); !oneByOne && (n != 1 || b.pending[0].key.shader+b.pending[0].key.variant != f.kernel) {
 		t.Fatalf("%s became %d dispatches", f.name, n)
 	}
 	for _, o := range f.outputs() {
@@ -225,13 +249,23 @@ func TestNotFused(t *testing.T) {
 		"add, norm of 33: the norm takes the place of a summand": func(f *fused) {
 			f.ops[1].(*engine.RMSNorm).Out = f.ops[0].(*engine.Add).A
 		},
+		"gate, up of 5×7 float32, silu: another input": func(f *fused) { f.ops[1].(*engine.Linear).X = other(7) },
+		"gate, up of 5×7 int8, silu: a bias":           func(f *fused) { f.ops[1].(*engine.Linear).Bias = other(5) },
+		"gate, up of 5×7 float32, silu: up and gate": func(f *fused) {
+			a := f.ops[2].(*engine.Activate)
+			a.Gate, a.Up = a.Up, a.Gate
+		},
 		"rope of 10, interleaved false: another table":     func(f *fused) { f.ops[1].(*engine.RoPE).Table = other(1600) },
 		"rope of 10, interleaved false: other keys cached": func(f *fused) { f.ops[2].(*engine.KVWrite).K.Buffer = other(100) },
 		"rope of 6, interleaved true: other pairs":         func(f *fused) { f.ops[1].(*engine.RoPE).Interleaved = false },
 	} {
 		which, _, _ := strings.Cut(name, ":")
 		found := false
-		for _, f := range everyFusion(num.Float32, 5, buf) {
+		rows := 5
+		if strings.HasPrefix(which, "gate") {
+			rows = 1
+		}
+		for _, f := range everyFusion(num.Float32, rows, buf) {
 			if f.name != which {
 				continue
 			}
@@ -298,7 +332,7 @@ func TestSetFusion(t *testing.T) {
 			for _, op := range f.ops {
 				b.Run(op)
 			}
-			if n := len(b.pending); (n > 1) != (f.kernel == name) || b.err != nil {
+			if n := len(b.pending); (n > 1) != (strings.HasPrefix(f.kernel, name)) || b.err != nil {
 				t.Errorf("without %s: %s becomes %d dispatches, %v", name, f.name, n, b.err)
 			}
 		}

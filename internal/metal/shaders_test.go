@@ -70,7 +70,7 @@ func TestArgs(t *testing.T) {
 	kinds := map[reflect.Kind]string{reflect.Uint32: "uint", reflect.Float32: "float"}
 	all := readShaders(t)
 	args := []any{embedArgs{}, layerNormArgs{}, rmsNormArgs{}, linearArgs{}, ropeArgs{}, kvWriteArgs{}, scoresArgs{}, softmaxArgs{}, contextArgs{},
-		activateArgs{}, addArgs{}, addBiasArgs{}, softCapArgs{}, attentionArgs{}, residualArgs{}, ropeKVArgs{}, quantizeArgs{}, linearI8Args{}}
+		activateArgs{}, addArgs{}, addBiasArgs{}, softCapArgs{}, attentionArgs{}, residualArgs{}, ropeKVArgs{}, gateUpArgs{}, quantizeArgs{}, linearI8Args{}}
 	if len(args) != len(all) {
 		t.Errorf("%d args structs for %d shaders", len(args), len(all))
 	}
