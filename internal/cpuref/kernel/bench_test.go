@@ -2,7 +2,9 @@ package kernel
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -22,75 +24,88 @@ func cpuTime() time.Duration {
 // coldBytes are more than the caches of a core hold, and more than its part of those that are shared.
 const coldBytes = 96 << 20
 
-// factors are the types of weights, and int8 by both products.
-var factors = []struct {
-	name    string
-	d       num.DType
-	product func(s *Set, t *Temp, out, x Floats, rows int, w Matrix)
-}{
-	{"float32", num.Float32, (*Set).Product}, {"float16", num.Float16, (*Set).Product}, {"bfloat16", num.BFloat16, (*Set).Product},
-	{"int8", num.Int8, (*Set).Product}, {"int8×int8", num.Int8, quantizedProduct},
-}
+var sink float32
 
-// quantized is what quantizedProduct keeps x in.
-var quantized = Quantized{make([]int8, 1<<20), 0, make([]float32, 128)}
-
-// quantizedProduct quantizes x anew with each call, as an op does with all rows of a weight.
-func quantizedProduct(s *Set, t *Temp, out, x Floats, rows int, w Matrix) {
-	quantized.Stride = w.Cols
-	for m := range rows {
-		s.Quantize(t, quantized, m, x.Data[m*x.Stride:][:w.Cols], false)
+// cold measures what goes over memory: f, on n bytes of data from at on, in turn with the fastest reading of as many bytes elsewhere. It
+// reports a core's time, bytes per second, and these as a part of what reading alone reaches.
+func cold(b *testing.B, data []byte, n int, f func(at int)) {
+	reader := Sets()[len(Sets())-1]
+	var work, read time.Duration
+	at := 0
+	for b.Loop() {
+		if at+n > len(data) {
+			at = 0
+		}
+		start := cpuTime()
+		f(at)
+		work += cpuTime() - start
+		other := (at + len(data)/2) % (len(data) - n)
+		start = cpuTime()
+		sink += reader.Read(data[other:][:n])
+		read += cpuTime() - start
+		at += n
 	}
-	s.QuantizedProduct(t, out, quantized, rows, w)
+	b.ReportMetric(float64(b.N)*float64(n)/float64(work.Nanoseconds()), "GB/s")
+	b.ReportMetric(100*read.Seconds()/work.Seconds(), "%read")
+	b.ReportMetric(float64(work.Nanoseconds())/float64(b.N), "cpu-ns/op")
 }
 
-// BenchmarkRows multiplies one row of x by matrices that come from memory, beside the reading of the same bytes in four streams.
-// It reports the bytes of weights per second of one core, and as a part of what reading alone reaches.
-func BenchmarkRows(b *testing.B) {
+// coldData fills memory with values of a type, no page like another one that is all zeros.
+func coldData(d num.DType) []byte {
 	data := make([]byte, coldBytes)
-	for _, shape := range [][2]int{{896, 896}, {4864, 896}, {2304, 9216}} {
-		for _, s := range Sets() {
-			for _, f := range factors {
-				rows, cols, d := shape[0], shape[1], f.d
-				stride := cols * d.Size()
-				fillWeights(rand.New(rand.NewPCG(6, 6)), 0, d, data[:stride*rows])
-				for done := stride * rows; done < len(data); done *= 2 { // or it would be one page of zeros
-					copy(data[done:], data[:done])
-				}
-				scale, x, y := make([]float32, rows), make([]float32, cols), make([]float32, rows)
-				fill(rand.New(rand.NewPCG(6, 7)), 0, x)
-				block := max(4, 4*56<<10/stride/4*4) // rows
-				b.Run(fmt.Sprintf("%dx%d/%s/%s", rows, cols, s.Name, f.name), func(b *testing.B) {
-					var temp Temp
-					var product, read time.Duration
-					at := 0
-					for b.Loop() {
-						if at+rows*stride > len(data) {
-							at = 0
-						}
-						start := cpuTime()
-						for n := 0; n < rows; n += block {
-							count := min(block, rows-n)
-							w := Matrix{Data: data[at+n*stride:], DType: d, Rows: count, Cols: cols, Stride: stride, Scale: scale}
-							f.product(s, &temp, Floats{y[n:], 0}, Floats{x, 0}, 1, w)
-						}
-						product += cpuTime() - start
-						// As many bytes elsewhere, in blocks of the same size.
-						from := (at + len(data)/2) % (len(data) - rows*stride)
-						start = cpuTime()
-						for n := 0; n < rows; n += block {
-							sink += s.Read(data[from+n*stride:][:min(block, rows-n)*stride])
-						}
-						read += cpuTime() - start
-						at += rows * stride
+	const first = 1 << 20
+	fillWeights(rand.New(rand.NewPCG(6, 6)), 0, d, data[:first])
+	for done := first; done < len(data); done *= 2 {
+		copy(data[done:], data[:done])
+	}
+	return data
+}
+
+// BenchmarkRows multiplies one row of x by matrices that come from memory.
+func BenchmarkRows(b *testing.B) {
+	for _, d := range weightTypes {
+		data := coldData(d)
+		for _, shape := range [][2]int{{896, 896}, {4864, 896}, {2304, 9216}} {
+			rows, cols := shape[0], shape[1]
+			stride := cols * d.Size()
+			scale, x, y := make([]float32, rows), make([]float32, cols), make([]float32, rows)
+			fill(rand.New(rand.NewPCG(6, 7)), 0, x)
+			block := max(4, 4*56<<10/stride/4*4) // rows
+			// in calls f with the matrices of an op, cut as the threads of a backend cut them.
+			in := func(b *testing.B, f func(n, count int, w Matrix)) {
+				cold(b, data, rows*stride, func(at int) {
+					w := Matrix{Data: data[at:], DType: d, Rows: rows, Cols: cols, Stride: stride, Scale: scale}
+					for n := 0; n < rows; n += block {
+						count := min(block, rows-n)
+						f(n, count, w.Span(n, n+count))
 					}
-					b.ReportMetric(float64(b.N*rows*stride)/float64(product.Nanoseconds()), "GB/s")
-					b.ReportMetric(100*read.Seconds()/product.Seconds(), "%read")
-					b.ReportMetric(float64(product.Nanoseconds())/float64(b.N), "cpu-ns/op")
 				})
+			}
+			for _, s := range Sets() {
+				b.Run(fmt.Sprintf("%dx%d/%s/%v", rows, cols, s.Name, d), func(b *testing.B) {
+					var temp Temp
+					in(b, func(n, _ int, w Matrix) { s.Product(&temp, Floats{y[n:], 0}, Floats{x, 0}, 1, w) })
+				})
+				if d == num.Int8 {
+					b.Run(fmt.Sprintf("%dx%d/%s/int8·int8", rows, cols, s.Name), func(b *testing.B) {
+						var temp Temp
+						q := quantized(s, Floats{x, 0}, 1)
+						in(b, func(n, _ int, w Matrix) { s.QuantizedProduct(&temp, Floats{y[n:], 0}, q, 1, w) })
+					})
+				}
 			}
 		}
 	}
+}
+
+// quantized is rows of x as int8.
+func quantized(s *Set, x Floats, rows int) Quantized {
+	cols := len(x.Data) / rows
+	q := Quantized{make([]int8, len(x.Data)), cols, make([]float32, rows)}
+	for r := range rows {
+		s.Quantize(new(Temp), q, r, x.Data[r*x.Stride:][:cols], false)
+	}
+	return q
 }
 
 // BenchmarkTiles multiplies many rows of x. It reports multiply-adds, counted as two operations each, per second of one core.
@@ -98,27 +113,93 @@ func BenchmarkTiles(b *testing.B) {
 	r := rand.New(rand.NewPCG(6, 8))
 	for _, shape := range [][3]int{{16, 896, 896}, {128, 896, 896}, {128, 576, 1536}, {64, 896, 4864}} {
 		m, n, k := shape[0], shape[1], shape[2]
+		x, y := Floats{make([]float32, m*k), k}, Floats{make([]float32, m*n), n}
+		fill(r, 0, x.Data)
+		operations := func(b *testing.B, f func()) {
+			start := cpuTime()
+			for b.Loop() {
+				f()
+			}
+			b.ReportMetric(2*float64(m*n*k)*float64(b.N)/float64((cpuTime()-start).Nanoseconds()), "GFLOP/s")
+		}
 		for _, s := range Sets()[1:] {
-			for _, f := range factors {
-				d := f.d
+			for _, d := range weightTypes {
 				w := Matrix{Data: make([]byte, n*k*d.Size()), DType: d, Rows: n, Cols: k, Stride: k * d.Size(), Scale: make([]float32, n)}
 				fillWeights(r, 0, d, w.Data)
-				x, y := Floats{make([]float32, m*k), k}, Floats{make([]float32, m*n), n}
-				fill(r, 0, x.Data)
-				b.Run(fmt.Sprintf("%dx%dx%d/%s/%s", m, n, k, s.Name, f.name), func(b *testing.B) {
+				b.Run(fmt.Sprintf("%dx%dx%d/%s/%v", m, n, k, s.Name, d), func(b *testing.B) {
 					var temp Temp
-					start := cpuTime()
-					for b.Loop() {
-						f.product(s, &temp, y, x, m, w)
-					}
-					b.ReportMetric(2*float64(m*n*k)*float64(b.N)/float64((cpuTime()-start).Nanoseconds()), "GFLOP/s")
+					operations(b, func() { s.Product(&temp, y, x, m, w) })
 				})
+				if d == num.Int8 {
+					b.Run(fmt.Sprintf("%dx%dx%d/%s/int8·int8", m, n, k, s.Name), func(b *testing.B) {
+						var temp Temp
+						q := quantized(s, x, m)
+						operations(b, func() { s.QuantizedProduct(&temp, y, q, m, w) })
+					})
+				}
 			}
 		}
 	}
 }
 
-// BenchmarkVectors reports the time of an element.
+// The cache of BenchmarkKeys and BenchmarkValues: 2 KV heads of 64, as in Qwen2.5-0.5B.
+const (
+	kvHeads, headDim = 2, 64
+	kvWidth          = kvHeads * headDim
+	benchKeys        = 4096 // positions
+)
+
+// BenchmarkKeys multiplies one token's queries by a long cache of keys, for some query heads to a KV head.
+func BenchmarkKeys(b *testing.B) {
+	data := coldData(num.Float32)
+	for _, group := range []int{1, 3, 7} {
+		q, y := make([]float32, kvHeads*group*headDim), make([]float32, group*benchKeys)
+		fill(rand.New(rand.NewPCG(6, 10)), 0, q)
+		for _, s := range Sets() {
+			b.Run(fmt.Sprintf("%d heads/%s", group, s.Name), func(b *testing.B) {
+				const block = 60 // as the backend's
+				var temp Temp
+				cold(b, data, benchKeys*kvWidth*4, func(at int) {
+					for j := 0; j < benchKeys; j += block {
+						n := min(block, benchKeys-j)
+						for kv := range kvHeads {
+							w := Matrix{Data: data[at+4*(j*kvWidth+kv*headDim):], Rows: n, Cols: headDim, Stride: 4 * kvWidth}
+							s.Product(&temp, Floats{y[j:], benchKeys}, Floats{q[kv*group*headDim:], headDim}, group, w)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// BenchmarkValues sums a long cache of values with the weights of one token, for some query heads to a KV head.
+func BenchmarkValues(b *testing.B) {
+	data := coldData(num.Float32)
+	p := make([]float32, benchKeys)
+	fill(rand.New(rand.NewPCG(6, 11)), 0, p)
+	for _, group := range []int{1, 3, 7} {
+		y, part := make([]float32, headDim), make([]float32, lanes*headDim*kvHeads*group)
+		for _, s := range Sets() {
+			b.Run(fmt.Sprintf("%d heads/%s", group, s.Name), func(b *testing.B) {
+				const block = 64 // as the backend's
+				cold(b, data, benchKeys*kvWidth*4, func(at int) {
+					v := Floats{FloatsOf(data[at:][:4*benchKeys*kvWidth]), kvWidth}
+					for j := 0; j < benchKeys; j += block {
+						s.Fetch(v, j+block, min(benchKeys, j+2*block), 0, kvWidth)
+						for h := range kvHeads * group {
+							head := Floats{v.Data[j*kvWidth+h/group*headDim:], kvWidth}
+							s.WeightedSum(y, p[j:][:block], head, part[h*lanes*headDim:], j == 0, j+block == benchKeys)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// BenchmarkVectors works in a core's cache: 1,024 elements. It reports the time of one, and the bytes of a result and of one operand for comparison with
+// what memory gives.
 func BenchmarkVectors(b *testing.B) {
 	const n = 1024
 	r := rand.New(rand.NewPCG(6, 9))
@@ -127,27 +208,34 @@ func BenchmarkVectors(b *testing.B) {
 		v[i] = make([]float32, n)
 		fill(r, 0, v[i])
 	}
-	elements := func(b *testing.B, f func()) {
+	data := coldData(num.Float32)
+	measure := func(b *testing.B, f func()) {
 		start := cpuTime()
 		for b.Loop() {
 			f()
 		}
-		b.ReportMetric(float64((cpuTime()-start).Nanoseconds())/float64(b.N*n), "ns/element")
+		each := float64((cpuTime() - start).Nanoseconds()) / float64(b.N*n)
+		start = cpuTime()
+		sink += Sets()[len(Sets())-1].Read(data)
+		read := float64((cpuTime() - start).Nanoseconds()) / coldBytes
+		b.ReportMetric(each, "ns/element")
+		b.ReportMetric(8/each, "GB/s")
+		b.ReportMetric(100*8*read/each, "%read")
 	}
-	for name, f := range vectors {
-		for _, s := range Sets() {
+	for _, s := range Sets() {
+		for _, name := range slices.Sorted(maps.Keys(vectors)) {
 			b.Run(name+"/"+s.Name, func(b *testing.B) {
-				elements(b, func() { f(s, v[0], v[1], v[2], v[3], v[4], v[5], 1.5, 1) })
+				measure(b, func() { vectors[name](s, v[0], v[1], v[2], v[3], v[4], v[5], 1.5, 1) })
 			})
 		}
-	}
-	// A head of 64 columns over 16 keys.
-	part := make([]float32, 8*64)
-	for _, s := range Sets() {
-		b.Run("weighted sum/"+s.Name, func(b *testing.B) {
-			elements(b, func() { s.WeightedSum(v[0][:64], v[1][:16], Floats{v[2], 64}, part, true, true) })
+		b.Run("dot/"+s.Name, func(b *testing.B) {
+			var temp Temp
+			measure(b, func() { sink += s.Dot(&temp, v[0], v[1]) })
+		})
+		b.Run("quantize/"+s.Name, func(b *testing.B) {
+			var temp Temp
+			q := Quantized{make([]int8, n), n, make([]float32, 1)}
+			measure(b, func() { s.Quantize(&temp, q, 0, v[0], false) })
 		})
 	}
 }
-
-var sink float32
