@@ -111,6 +111,11 @@ func (v *verdict) intermediates(in reader) []intermediate {
 	case *engine.Scores:
 		scale := float64(o.Scale)
 		return []intermediate{{"q·k", "%s is %.4g before it is scaled", func(r, c int) float64 { return v.Want[r*v.cols()+c] / scale }, half}}
+	case *engine.Linear:
+		if x := in["x"]; o.Quantized {
+			infinite := []limit{{math.MaxFloat32, "there it has to be 1, or 0 times infinity makes a NaN of a row of zeros."}}
+			return []intermediate{{"127/max|x|", "%s is %.4g", func(r, _ int) float64 { return 127 / largest(row(x, r, o.W.Cols)) }, infinite}}
+		}
 	case *engine.RMSNorm:
 		x := in["x"]
 		return []intermediate{{"the sum of squares", "%s is %.4g", func(r, c int) float64 {

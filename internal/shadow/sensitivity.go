@@ -135,7 +135,10 @@ func size(op engine.Op, in reader, r, c int) float64 {
 	v := &verdict{op: op}
 	switch o := op.(type) {
 	case *engine.Linear:
-		s, _ := v.sumScale(in, r, c)
+		s := 0.0
+		if !o.Quantized { // that sum is exact
+			s, _ = v.sumScale(in, r, c)
+		}
 		if bias := in["bias"]; bias.exists() {
 			s = max(s, math.Abs(bias.at(0, c)))
 		}

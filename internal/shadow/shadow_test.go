@@ -86,7 +86,12 @@ func open(t testing.TB, name string) *ctconv.Model {
 
 func session(t testing.TB, m *ctconv.Model, b engine.Backend, capacity int) *engine.Session {
 	t.Helper()
-	d, err := engine.Load(m, b)
+	return sessionAs(t, m, b, capacity, false)
+}
+
+func sessionAs(t testing.TB, m *ctconv.Model, b engine.Backend, capacity int, quantized bool) *engine.Session {
+	t.Helper()
+	d, err := engine.Compute{Activations: b.Activations(), Quantized: quantized}.Load(m, b)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,8 +110,13 @@ var text = []int{1, 17, 33, 4, 80, 5, 61, 12, 9, 30, 31, 32, 7, 7, 8, 90, 3, 44,
 // follow runs text, all but the last steps tokens prefilled, and judges every op.
 func follow(t testing.TB, model string, b engine.Backend, text []int, steps int) *Watch {
 	t.Helper()
+	return followAs(t, model, b, text, steps, false)
+}
+
+func followAs(t testing.TB, model string, b engine.Backend, text []int, steps int, quantized bool) *Watch {
+	t.Helper()
 	m := open(t, model)
-	s, twin := session(t, m, b, len(text)+4), session(t, m, cpu(t), len(text)+4)
+	s, twin := sessionAs(t, m, b, len(text)+4, quantized), sessionAs(t, m, cpu(t), len(text)+4, quantized)
 	w := Follow(s, twin)
 	w.Text = text
 	w.Judge(true)
@@ -146,8 +156,8 @@ func TestClean(t *testing.T) {
 		"metal float16": func(t *testing.T) engine.Backend { return device(t, num.Float16) },
 	} {
 		t.Run(side, func(t *testing.T) {
-			for _, name := range names {
-				w := follow(t, name, open(t), text, 4)
+			for i, name := range append(names, "m_gemma18", "tiny-qwen2", "v4") { // these again, quantized
+				w := followAs(t, name, open(t), text, 4, i >= len(names))
 				for _, f := range w.Findings() {
 					t.Errorf("%s: %+v", name, f)
 				}

@@ -21,16 +21,21 @@ const unit = 0x1p-24 // the most that rounding to float32 moves a value, relativ
 // values reads an operand.
 type values struct {
 	engine.Operand
-	data  []byte
-	scale []byte // of each row of an int8 matrix
+	data    []byte
+	scale   []byte // of each row of an int8 matrix
+	divides bool   // it does, and does not multiply
 }
 
 func (m values) at(r, c int) float64 {
 	v := num.Float32At(m.Buffer.DType(), m.data, m.Offset+r*m.Stride+c)
-	if m.scale != nil {
-		v *= num.Float32At(num.Float32, m.scale, r)
+	if m.scale == nil {
+		return float64(v)
 	}
-	return float64(v)
+	scale := num.Float32At(num.Float32, m.scale, r)
+	if m.divides {
+		return float64(v) / float64(scale)
+	}
+	return float64(v * scale)
 }
 
 func (m values) exists() bool { return m.Buffer != nil }
@@ -51,6 +56,9 @@ func read(op engine.Op) (reader, error) {
 	if s, ok := in["scale"]; ok {
 		w := in["w"]
 		w.scale = s.data
+		if o, ok := op.(*engine.Linear); ok {
+			w.divides = o.Quantized
+		}
 		in["w"] = w
 	}
 	return in, nil

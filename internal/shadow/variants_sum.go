@@ -20,6 +20,12 @@ func dot(from, to int, a, b func(k int) float64) (sum, size float64) {
 func (v *verdict) linearVariants(o *engine.Linear, in reader) (list []variant) {
 	x, w, bias := in["x"], in["w"], in["bias"]
 	n, k := o.W.Rows, o.W.Cols
+	input := x.at
+	if o.Quantized {
+		rows := quantizedRows(o, x, o.Truncated)
+		input = func(r, i int) float64 { return rows(r).at(i) }
+		list = v.quantizedVariants(o, in)
+	}
 	offset := func(c int) float64 {
 		if !bias.exists() || c < 0 || c >= n {
 			return 0
@@ -28,7 +34,7 @@ func (v *verdict) linearVariants(o *engine.Linear, in reader) (list []variant) {
 	}
 	product := func(what string, from, to int, weight func(c, i int) float64, bias func(c int) float64) variant {
 		return v.made(what, float64(k+4), func(r, c int) (float64, float64) {
-			sum, size := dot(from, to, func(i int) float64 { return x.at(r, i) }, func(i int) float64 { return weight(c, i) })
+			sum, size := dot(from, to, func(i int) float64 { return input(r, i) }, func(i int) float64 { return weight(c, i) })
 			return sum + bias(c), size + math.Abs(bias(c))
 		})
 	}

@@ -31,34 +31,42 @@ func quantizedLinear(o *engine.Linear, out output, in map[string]input) {
 
 // quantized is a row of x in int8.
 type quantized struct {
-	q      []float64 // integers
-	factor float32   // NaN if the row is not finite
-	tiny   []int     // where x is subnormal, and its integer is not 0
+	q      []float64 // integers; nil if the row is not finite
+	factor float32
+	tiny   []int // where x is subnormal, and its integer is not 0
 }
 
 func quantize(x []float64, truncate bool) (r quantized) {
+	r.q, r.factor = Quantize(x, truncate)
+	for k, q := range r.q {
+		if math.Abs(x[k]) < tiny && q != 0 {
+			r.tiny = append(r.tiny, k)
+		}
+	}
+	return r
+}
+
+// Quantize gives the integers that a quantized linear makes of a row of x, and their factor; none and NaN for a row that is not finite.
+func Quantize(x []float64, truncate bool) (q []float64, factor float32) {
 	largest := float32(0)
 	for _, v := range x {
 		if v-v != 0 {
-			return quantized{factor: float32(math.NaN())}
+			return nil, float32(math.NaN())
 		}
 		largest = max(largest, float32(math.Abs(v)))
 	}
-	if r.factor = 127 / largest; math.IsInf(float64(r.factor), 0) {
-		r.factor = 1
+	if factor = 127 / largest; math.IsInf(float64(factor), 0) {
+		factor = 1
 	}
 	round := math.RoundToEven
 	if truncate {
 		round = math.Trunc
 	}
-	r.q = make([]float64, len(x))
+	q = make([]float64, len(x))
 	for k, v := range x {
-		r.q[k] = round(float64(float32(v) * r.factor))
-		if math.Abs(v) < tiny && r.q[k] != 0 {
-			r.tiny = append(r.tiny, k)
-		}
+		q[k] = round(float64(float32(v) * factor))
 	}
-	return r
+	return q, factor
 }
 
 // product is Σ q·w / factor. The sum is of integers below 2³¹, which float64 adds exactly in any order; it rounds when it becomes a
