@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -98,10 +99,18 @@ func compileMetal(text string, d dialect) (path string, err error) {
 	}
 	flags, unit := c.kernelFlags(d), s.cxx(d)
 	stem := strings.TrimSuffix(s.file, ".metal")
-	return cached(key(stem, c, flags, unit, "native/runtime"), func(dir string) (string, error) {
+	path, err = cached(key(stem, c, flags, unit, "native/runtime"), func(dir string) (string, error) {
 		return "lib.so", c.run(dir, flags, map[string]string{"unit.cpp": unit}, []string{"unit.cpp"}, "lib.so", "-lm")
 	})
+	var failed *CompileError
+	if errors.As(err, &failed) {
+		failed.Text = poisoned.ReplaceAllString(failed.Text, fmt.Sprintf("a name that Metal %d.%d does not have", d.language/100, d.language/10%10))
+	}
+	return path, err
 }
+
+// poisoned is what compilers say of names that metal_stdlib poisons: those newer than the language version.
+var poisoned = regexp.MustCompile(`attempt to use (a )?poisoned( identifier)?`)
 
 // compileRequest mirrors CompileRequest in device.cpp.
 type compileRequest struct {

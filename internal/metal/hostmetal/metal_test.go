@@ -296,3 +296,36 @@ func TestErrorIsOfOneCommandBuffer(t *testing.T) {
 		t.Errorf("description %s", d)
 	}
 }
+
+// Names that are newer than the language version are errors, and __METAL_VERSION__ tells it.
+func TestLanguageVersion(t *testing.T) {
+	metal(t)
+	d := objc.device()
+	defer release(d)
+	for _, c := range []struct {
+		version uint64
+		body    string
+		want    string // in the error; empty: compiles
+	}{
+		{3 << 16, "bfloat b = bfloat(x[0]); x[0] = float(b);", "program_source:4:3: error: a name that Metal 3.0 does not have"},
+		{3<<16 | 1, "bfloat b = bfloat(x[0]); x[0] = float(b);", ""},
+		{2<<16 | 4, "reinterpret_cast<device atomic_float *>(x);", "program_source:4:27: error: a name that Metal 2.4 does not have"},
+		{2<<16 | 2, "simdgroup_float8x8 m; simdgroup_load(m, x);", "program_source:4:3: error: a name that Metal 2.2 does not have"},
+		{3 << 16, "static_assert(__METAL_VERSION__ == 300);", ""},
+		{3<<16 | 2, "static_assert(__METAL_VERSION__ == 320);", ""},
+	} {
+		o := send(objc.class("MTLCompileOptions"), "new")
+		objc.sendUint(o, objc.sel("setLanguageVersion:"), c.version)
+		var err id
+		lib := objc.library(d, objc.sel("newLibraryWithSource:options:error:"),
+			str("#include <metal_stdlib>\nusing namespace metal;\nkernel void f(device float *x [[buffer(0)]]) {\n  "+c.body+"\n}\n"), o, &err)
+		failure := text(send(err, "localizedDescription"))
+		if (lib == 0) != (c.want != "") || !strings.Contains(failure, c.want) {
+			t.Errorf("%s in %#x: %q, want %q", c.body, c.version, failure, c.want)
+		}
+		if lib != 0 {
+			release(lib)
+		}
+		release(o)
+	}
+}
