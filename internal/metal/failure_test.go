@@ -98,19 +98,29 @@ func TestCommandErrorsAreApples(t *testing.T) {
 	}
 }
 
-// TestTimeout: a command buffer that does not end is an error and not a hang, and the backend is not used again.
-func TestTimeout(t *testing.T) {
-	l := newLab(t)
-	if !l.b.info.Host {
-		t.Skip("a GPU that hangs takes the display with it")
+// hang lets the device run a kernel that ends when the host sets the flag.
+func (l lab) hang() (flag *atomic.Uint32, x engine.Buffer) {
+	l.Helper()
+	switch {
+	case !l.b.info.Host:
+		l.Skip("a GPU that hangs takes the display with it")
+	case l.b.info.Validate:
+		l.Skip("a checked device does not let the CPU write what a kernel uses")
 	}
 	l.kernels(`kernel void hang(device atomic_uint *go [[buffer(0)]], constant uint &want [[buffer(1)]]) {
     while (atomic_load_explicit(go, memory_order_relaxed) != want) {}
 }`, "hang")
-	x := l.words([]uint32{0})
-	goOn := (*atomic.Uint32)(unsafe.Pointer(&l.host(x)[0]))
-	l.b.timeout = 50 * time.Millisecond
+	x = l.words([]uint32{0})
+	flag = (*atomic.Uint32)(unsafe.Pointer(&l.host(x)[0]))
 	l.queue("hang", size{1, 1, 1}, size{1, 1, 1}, 1, l.b.typed(x, num.Int32))
+	return flag, x
+}
+
+// TestTimeout: a command buffer that does not end is an error and not a hang, and the backend is not used again.
+func TestTimeout(t *testing.T) {
+	l := newLab(t)
+	flag, x := l.hang()
+	l.b.timeout = 50 * time.Millisecond
 	err := l.b.Sync()
 	var late *TimeoutError
 	if !errors.As(err, &late) || err.Error() != "step 0 hang: metal kernel hang: the GPU has not finished after 50ms" || late.Hint() == "" {
@@ -127,8 +137,28 @@ func TestTimeout(t *testing.T) {
 		t.Errorf("the next op: %v", again)
 	}
 	l.b.Close()
-	goOn.Store(1) // nothing was released: what hangs may end when it likes
+	flag.Store(1) // nothing was released: what hangs may end when it likes
 	decode(t, session(t, decoder(t, open(t, Options{Activations: num.Float32}), "m_llama"), 4), 4)
+}
+
+// TestPrepareWhileRunning: ops are made ready while the device is busy, and Prepare does not wait for it.
+func TestPrepareWhileRunning(t *testing.T) {
+	l := newLab(t)
+	buf := newBuffers(t, l.b)
+	op := addOp(buf, buf(num.Float32, 4), buf(num.Float32, 4), 4)
+	flag, _ := l.hang()
+	ticket := l.b.Prepare([]engine.Op{op})
+	l.do(func() error {
+		if s := l.b.flying[0].commands.status(); s >= statusCompleted {
+			t.Errorf("the device was not busy: status %d", s)
+		}
+		return nil
+	})
+	flag.Store(1)
+	if !l.b.Start(ticket) {
+		t.Error("what was prepared is gone")
+	}
+	l.sync()
 }
 
 func TestTimeoutVariable(t *testing.T) {
