@@ -57,8 +57,8 @@ func All() (all []Fault) {
 		kind   Kind
 		faults []Fault
 	}{
-		{Kernel, elementFaults}, {Kernel, normFaults}, {Kernel, linearFaults}, {Kernel, mpsFaults}, {Kernel, attentionFaults}, {Kernel, fusedFaults},
-		{Engine, opFaults}, {Engine, bufferFaults}, {Engine, weightFaults}, {Instrument, instrumentFaults},
+		{Kernel, elementFaults}, {Kernel, normFaults}, {Kernel, linearFaults}, {Kernel, int8Faults}, {Kernel, mpsFaults}, {Kernel, attentionFaults}, {Kernel, fusedFaults},
+		{Engine, opFaults}, {Engine, int8OpFaults}, {Engine, bufferFaults}, {Engine, weightFaults}, {Instrument, instrumentFaults},
 	} {
 		for _, f := range part.faults {
 			f.Kind = part.kind
