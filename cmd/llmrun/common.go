@@ -27,6 +27,7 @@ type runFlags struct {
 	metalGemm, metalFuse       string
 	threads                    int
 	json, quiet, noProgress    bool
+	validate                   bool
 }
 
 func (f *runFlags) register(flags *pflag.FlagSet) {
@@ -69,6 +70,7 @@ func (f *modelFlags) register(c *cobra.Command, maxTokens int) {
 	flags.StringVar(&f.bos, "bos", "auto", "begin prompts with the BOS token: auto|on|off; auto is what the tokenizer does by itself")
 	flags.IntVar(&f.threads, "threads", 0, "threads of the CPU reference (default: all cores)")
 	flags.IntVarP(&f.maxTokens, "max-tokens", "n", maxTokens, "tokens to generate")
+	flags.BoolVar(&f.validate, "validate", metal.Validates(), "check each thing that is asked of Metal and each load and store of its kernels, slowly (or LLMRUN_METAL_VALIDATE=1); on a Mac, Apple's own checks")
 	flags.BoolVarP(&f.verbose, "verbose", "v", false, "more talk on stderr")
 	flags.StringVar(&f.trace, "trace", cmp.Or(os.Getenv("LLMRUN_TRACE"), "off"), "write what each site holds as JSON lines: off|layers|ops (or LLMRUN_TRACE)")
 	flags.StringVar(&f.traceFile, "trace-file", os.Getenv("LLMRUN_TRACE_FILE"), "write the trace to a `FILE` and not to stderr (or LLMRUN_TRACE_FILE)")
@@ -214,6 +216,9 @@ func (f *runFlags) openBackend(name string, m *ctconv.Model, o metal.Options) (e
 	}
 	if name == "cpu" {
 		return cpuref.Open(cpuref.Options{Threads: f.threads}), nil
+	}
+	if f.validate {
+		metal.Validate()
 	}
 	o.Activations, o.MPS, o.Fuse = compute.Activations, f.metalGemm == "mps", f.metalFuse == "on"
 	return metal.Open(o)

@@ -59,6 +59,18 @@ func TestGenerateStories(t *testing.T) {
 }
 
 // stdout holds the model's text and a newline, however the prompt comes.
+// Under the validator, and in another order of threads, generation is slower and otherwise the same.
+func TestGenerateValidated(t *testing.T) {
+	needMetal(t)
+	t.Setenv("LLMRUN_METAL_VALIDATE", "") // which the flag sets, until the test ends
+	t.Setenv("LLMRUN_METAL_SEED", "7")
+	s := stories(t, "tiny-qwen2")[0]
+	g := generateJSON(t, "--device", "metal", "--model", "tiny-qwen2", "--validate", "-n", "6", "-p", s.Text)
+	if !slices.Equal(g.IDs, s.Greedy[:6]) {
+		t.Errorf("want ids %v, got %v", s.Greedy[:6], g.IDs)
+	}
+}
+
 func TestGenerateText(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "prompt")
 	if err := os.WriteFile(file, []byte("Once upon a time\n"), 0o644); err != nil {

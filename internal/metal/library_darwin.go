@@ -16,7 +16,7 @@ func openLibraries() (source, error) {
 		return source{}, &UnavailableError{errors.New("metal: want Apple silicon, this program is built for " + runtime.GOARCH),
 			"use the darwin/arm64 build; Rosetta's GPU view is not trusted"}
 	}
-	if os.Getenv(validateVariable) == "1" { // Metal looks when it is loaded
+	if Validates() { // Metal looks when it is loaded
 		os.Setenv("MTL_DEBUG_LAYER", "1")
 		os.Setenv("MTL_SHADER_VALIDATION", "1")
 	}

@@ -36,7 +36,7 @@ func openLibraries() (source, error) {
 // validate turns hostmetal's checked mode on for what is compiled and allocated from now on, if LLMRUN_METAL_VALIDATE=1. LLMRUN_METAL_SEED,
 // 0 unless set, decides the order in which it runs threads, simdgroups and threadgroups.
 func validate(s source) (on bool, err error) {
-	on = os.Getenv(validateVariable) == "1"
+	on = Validates()
 	seed := uint64(0)
 	if v := os.Getenv(seedVariable); v != "" {
 		if seed, err = strconv.ParseUint(v, 10, 64); err != nil {

@@ -8,6 +8,7 @@ package metal
 
 import (
 	"fmt"
+	"os"
 	"reflect"
 	"sync"
 
@@ -95,6 +96,13 @@ const (
 	validateVariable = "LLMRUN_METAL_VALIDATE"
 	seedVariable     = "LLMRUN_METAL_SEED"
 )
+
+// Validate turns the device's checks on for the backends that are opened from now on, as LLMRUN_METAL_VALIDATE=1 does. On a Mac they are
+// Apple's, and the first backend decides for all.
+func Validate() { os.Setenv(validateVariable, "1") }
+
+// Validates tells whether the checks were asked for.
+func Validates() bool { return os.Getenv(validateVariable) == "1" }
 
 // source says where the symbols come from.
 type source struct {
