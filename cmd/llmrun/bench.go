@@ -28,7 +28,8 @@ func newBenchCommand(a *app) *cobra.Command {
 read limit, which is measured in the same rounds: what threads that read four streams each get from memory. Every figure is
 the median of the rounds, with the lowest and the highest; a machine that is busy with something else is said to be so.
 
-Long contexts are not decoded into: the prompt's keys and values are repeated in the cache until it is as long.
+Long contexts are not decoded into: the prompt's keys and values are repeated in the cache until it is as long. The growth of a row
+is how much longer its token takes than that of the shortest context, to the time that the bytes of cache need at the read limit.
 Load times are those of a file in the page cache.`,
 		Example: `  llmrun bench --model DIR --threads 1,2
   llmrun bench --model DIR --json -o before.json

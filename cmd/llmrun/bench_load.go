@@ -18,7 +18,7 @@ type loaded struct {
 	source  models.Source
 	compute engine.Compute
 	backend engine.Backend // holds the memory
-	session *engine.Session
+	decoder *engine.Decoder
 }
 
 func (l *loaded) close() {
@@ -28,21 +28,20 @@ func (l *loaded) close() {
 	l.model.Close()
 }
 
-// load opens the model for sessions of so many tokens.
-func (b *bench) load(capacity int) (*loaded, error) {
+func (b *bench) load() (*loaded, error) {
 	m, source, err := models.Open(b.runFlags.model)
 	if err != nil {
 		return nil, err
 	}
 	l := &loaded{model: m, source: source}
-	if err := l.open(b, capacity); err != nil {
+	if err := l.open(b); err != nil {
 		l.close()
 		return nil, err
 	}
 	return l, nil
 }
 
-func (l *loaded) open(b *bench, capacity int) (err error) {
+func (l *loaded) open(b *bench) (err error) {
 	if l.compute, err = engine.ComputeAs(l.model, b.computeType); err != nil {
 		return err
 	}
@@ -52,11 +51,7 @@ func (l *loaded) open(b *bench, capacity int) (err error) {
 		return err
 	}
 	l.backend = backend
-	decoder, err := l.compute.Load(l.model, backend)
-	if err != nil {
-		return err
-	}
-	l.session, err = decoder.NewSession(capacity)
+	l.decoder, err = l.compute.Load(l.model, backend)
 	return err
 }
 
@@ -71,12 +66,16 @@ func (b *bench) measureLoad(ctx context.Context) error {
 			return err
 		}
 		began := time.Now()
-		l, err := b.load(2)
+		l, err := b.load()
 		if err != nil {
 			return err
 		}
+		session, err := l.decoder.NewSession(2)
 		ready = append(ready, time.Since(began).Seconds())
-		if _, err := l.session.Step(0); err != nil {
+		if err == nil {
+			_, err = session.Step(0)
+		}
+		if err != nil {
 			l.close()
 			return err
 		}

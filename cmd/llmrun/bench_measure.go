@@ -22,6 +22,7 @@ type bench struct {
 	*benchFlags
 	*loaded
 	app      *app
+	session  *engine.Session
 	backends map[int]engine.Backend // by threads
 	ids      []int                  // the prompt
 	kernels  *kernel.Set
@@ -54,14 +55,36 @@ func openBench(ctx context.Context, a *app, f *benchFlags) (*bench, error) {
 
 // open loads the model to stay, and starts the threads.
 func (b *bench) open() (err error) {
-	capacity := max(b.prompt, slices.Max(b.contexts)+b.gen)
-	if b.loaded, err = b.load(capacity); err != nil {
+	if b.loaded, err = b.load(); err != nil {
+		return err
+	}
+	n := b.decoder.MaxPositions
+	b.contexts = slices.DeleteFunc(b.contexts, func(at int) bool {
+		long := n > 0 && at+b.gen > n
+		if long {
+			b.doubt("context %d is left out: the model has learned %d positions", at, n)
+		}
+		return long
+	})
+	if len(b.contexts) == 0 {
+		b.loaded.close()
+		return fmt.Errorf("--context: the model has learned %d positions, want one that has room for %d tokens after it", n, b.gen)
+	}
+	capacity := b.prompt
+	for _, at := range b.contexts {
+		capacity = max(capacity, at+b.gen)
+	}
+	if b.session, err = b.decoder.NewSession(capacity); err != nil {
+		b.loaded.close()
 		return err
 	}
 	if m, ok := b.backend.(*metal.Backend); ok {
 		b.result.Env.Metal = metalFactsOf(m.Info())
 		if m.Info().Validate {
-			b.result.Warnings = append(b.result.Warnings, "Metal's validator is on, and is most of what was measured")
+			b.doubt("Metal's validator is on, and is most of what was measured")
+		}
+		if !m.Info().Host {
+			b.doubt("the read limit is that of the CPU's threads; a GPU may get more")
 		}
 	}
 	for _, threads := range b.cores {
@@ -71,6 +94,11 @@ func (b *bench) open() (err error) {
 		}
 	}
 	return nil
+}
+
+// doubt adds a warning.
+func (b *bench) doubt(format string, args ...any) {
+	b.result.Warnings = append(b.result.Warnings, fmt.Sprintf(format, args...))
 }
 
 func (b *bench) close() {
@@ -84,9 +112,8 @@ func (b *bench) close() {
 
 // prepare feeds the prompt, fills the cache, lists the rows, and runs what is going to be measured once.
 func (b *bench) prepare(ctx context.Context) error {
-	vocabulary := len(b.model.Vocabulary)
 	for i := range b.prompt {
-		b.ids = append(b.ids, (100+i*7919)%vocabulary) // any ids: what they cost is the same
+		b.ids = append(b.ids, (100+i*7919)%b.decoder.Vocabulary) // any ids: what they cost is the same
 	}
 	b.session.Backend = b.backends[slices.Max(b.cores)]
 	bar := b.app.progress("fill the cache", b.prompt, b.showsProgress())
@@ -114,7 +141,8 @@ func (b *bench) prepare(ctx context.Context) error {
 // list makes the rows, with what their tokens cost.
 func (b *bench) list() {
 	program := b.session.Program()
-	row := benchRow{Model: b.result.Model.Name, Device: b.device, ComputeType: b.compute.String()}
+	computed := engine.Compute{Activations: b.backend.Activations(), Quantized: b.compute.Quantized} // which on the CPU is not what was asked for
+	row := benchRow{Model: b.result.Model.Name, Device: b.device, ComputeType: computed.String()}
 	for _, threads := range b.cores {
 		row.Threads = threads
 		prefill := row

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -63,15 +64,16 @@ func valid(t *testing.T, text string) error {
 	return benchSchemaOf(t).Validate(value)
 }
 
+// What a cache gives is limit enough for tests.
+func init() { limitBytes = 8 << 20 }
+
 // quick is a run of a few milliseconds.
 var quick = []string{"bench", "--model", "tiny-qwen2", "--repeat", "2", "--prompt", "20", "--gen", "3", "--context", "0,100"}
 
 func benchJSON(t *testing.T, args ...string) (*benchResult, string) {
 	t.Helper()
-	defer func(n int) { limitBytes = n }(limitBytes)
-	limitBytes = 8 << 20 // what a cache gives is enough here
 	file := filepath.Join(t.TempDir(), "bench.json")
-	out, talk, exit := command("", append(append([]string{}, quick...), append(args, "--json", "-o", file)...)...)
+	out, talk, exit := command("", append(slices.Clone(quick), append(args, "--json", "-o", file)...)...)
 	if exit != exitDone || out != "" {
 		t.Fatalf("exit %d, stdout %q: %s", exit, out, talk)
 	}
@@ -104,7 +106,7 @@ func TestBench(t *testing.T) {
 			want.Phase, want.Tokens = phasePrefill, 20
 		}
 		got := row
-		got.TokensPerSecond, got.BytesPerToken, got.CacheBytes, got.ShareOfLimit, got.FLOPPerToken = spread{}, 0, 0, 0, 0
+		got.TokensPerSecond, got.BytesPerToken, got.CacheBytes, got.ShareOfLimit, got.FLOPPerToken, got.Growth = spread{}, 0, 0, 0, 0, 0
 		if got != want {
 			t.Errorf("row %d: want %+v, got %+v", i, want, got)
 		}
@@ -196,8 +198,8 @@ func aBench() *benchResult {
 		Limit: map[string]spread{"2": {20e9, 19e9, 21e9}, "10": {40e9, 40e9, 40e9}},
 		Load:  benchLoad{spread{0.05, 0.05, 0.05}, spread{0.1, 0.1, 0.1}, nil, 1040e6, 1.04}, PeakBytes: 1100e6, Warnings: []string{},
 		Rows: []benchRow{
-			{"m", "cpu", "float32", 2, phasePrefill, 512, 0, spread{120, 110, 125}, 0, 0, 0, 1e9, 0},
-			{"m", "cpu", "float32", 2, phaseDecode, 64, 1024, spread{16, 15, 17}, 1000e6, 100e6, 0, 1e9, 0},
+			{"m", "cpu", "float32", 2, phasePrefill, 512, 0, spread{120, 110, 125}, 0, 0, 0, 0, 1e9, 0},
+			{"m", "cpu", "float32", 2, phaseDecode, 64, 1024, spread{16, 15, 17}, 1000e6, 100e6, 0, 0, 1e9, 0},
 		},
 	}
 }
@@ -214,6 +216,17 @@ func TestBenchFinish(t *testing.T) {
 	}
 	if len(r.Warnings) > 0 {
 		t.Errorf("a quiet machine is doubted: %q", r.Warnings)
+	}
+	if r.Rows[0].Growth != 0 || r.Rows[1].Growth != 0 {
+		t.Errorf("one context has grown: %v, %v", r.Rows[0].Growth, r.Rows[1].Growth)
+	}
+	// 250 MB more take 12.5 ms at the limit; from 16 to 12.8 tokens/s are 15.625 ms.
+	r = aBench()
+	r.Rows = append(r.Rows, r.Rows[1])
+	r.Rows[2].Context, r.Rows[2].BytesPerToken, r.Rows[2].TokensPerSecond = 8192, 1250e6, spread{12.8, 12.8, 12.8}
+	r.finish()
+	if got := r.Rows[2].Growth; math.Abs(got-1.25) > 1e-12 || r.Rows[1].Growth != 0 {
+		t.Errorf("growth: want 0 and 1.25, got %v and %v", r.Rows[1].Growth, got)
 	}
 	// Now a busy one.
 	r = aBench()
@@ -249,6 +262,19 @@ func TestBenchCompare(t *testing.T) {
 	want := []string{"earlier.json has another model: n, not m", "earlier.json has another device: metal, not cpu", "earlier.json was measured on another machine: another cpu"}
 	if strings.Join(r.Warnings, "\n") != strings.Join(want, "\n") {
 		t.Errorf("want %q, got %q", want, r.Warnings)
+	}
+}
+
+// Contexts that learned positions do not reach are left out, and said to be.
+func TestBenchPositions(t *testing.T) {
+	out, talk, exit := command("", append(slices.Clone(quick[:len(quick)-2]), "--model", "../../testdata/golden/v2", "--context", "4,9999")...)
+	want := "warning       context 9999 is left out: the model has learned "
+	if exit != exitDone || !strings.Contains(out, want) || strings.Count(out, "decode") != 1 {
+		t.Errorf("exit %d, want %q and one row of decode, got %s%s", exit, want, out, talk)
+	}
+	_, talk, exit = command("", append(slices.Clone(quick[:len(quick)-2]), "--model", "../../testdata/golden/v2", "--context", "9999")...)
+	if want := "--context: the model has learned "; exit != exitCannotRun || !strings.Contains(talk, want) {
+		t.Errorf("exit %d, want %q, got %s", exit, want, talk)
 	}
 }
 
@@ -301,9 +327,9 @@ load          ready in 50.0 ms, first token after 100 ms   (file in the page cac
 memory        1040.0 MB when loaded, 1.04 of model.bin   1100.0 MB at most
 against       earlier.json   m on cpu float32, llmrun v1   read limit × 1.00
 
-     phase   threads   tokens   context   tok/s    min    max   MB/token   cache   of limit   GFLOP/s    ratio
-   prefill         2      512         0     120    110    125          –       –          –       120   × 1.00
-    decode         2       64      1024    16.0   15.0   17.0     1000.0   100.0       80 %      16.0   × 1.00
+     phase   threads   tokens   context   tok/s    min    max   MB/token   cache   of limit   growth   GFLOP/s    ratio
+   prefill         2      512         0     120    110    125          –       –          –        –       120   × 1.00
+    decode         2       64      1024    16.0   15.0   17.0     1000.0   100.0       80 %        –      16.0   × 1.00
 `
 	if got.String() != want {
 		t.Errorf("want\n%sgot\n%s", want, got.String())

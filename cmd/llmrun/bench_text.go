@@ -40,7 +40,7 @@ func (r *benchResult) print(to io.Writer) error {
 	r.printRows(w)
 	for _, p := range r.Profile {
 		fmt.Fprintln(w)
-		p.print(w)
+		p.print(w, first.Device)
 	}
 	for _, warning := range r.Warnings {
 		line("warning", "%s", warning)
@@ -50,7 +50,7 @@ func (r *benchResult) print(to io.Writer) error {
 
 func (r *benchResult) printRows(to io.Writer) {
 	w := tabwriter.NewWriter(to, 0, 0, 3, ' ', tabwriter.AlignRight)
-	head := "phase\tthreads\ttokens\tcontext\ttok/s\tmin\tmax\tMB/token\tcache\tof limit\tGFLOP/s\t"
+	head := "phase\tthreads\ttokens\tcontext\ttok/s\tmin\tmax\tMB/token\tcache\tof limit\tgrowth\tGFLOP/s\t"
 	if r.Against != nil {
 		head += "ratio\t"
 	}
@@ -63,6 +63,11 @@ func (r *benchResult) printRows(to io.Writer) {
 		} else {
 			fmt.Fprint(w, "–\t–\t–\t")
 		}
+		if row.Growth != 0 {
+			fmt.Fprintf(w, "× %.2f\t", row.Growth)
+		} else {
+			fmt.Fprint(w, "–\t")
+		}
 		fmt.Fprintf(w, "%s\t", figure(row.FLOPPerToken*t.Median/1e9))
 		if r.Against != nil && row.Ratio > 0 {
 			fmt.Fprintf(w, "× %.2f\t", row.Ratio)
@@ -74,8 +79,12 @@ func (r *benchResult) printRows(to io.Writer) {
 	w.Flush()
 }
 
-func (p benchProfile) print(to io.Writer) {
-	fmt.Fprintf(to, "one token at %d with %s, watched: %s ms\n", p.Context, plural(strconv.Itoa(p.Threads), "thread"), figure(1e3*p.Seconds))
+func (p benchProfile) print(to io.Writer, device string) {
+	how := ""
+	if device == "metal" {
+		how = "   (each op is waited for, and none is fused)"
+	}
+	fmt.Fprintf(to, "one token at %d with %s, watched: %s ms%s\n", p.Context, plural(strconv.Itoa(p.Threads), "thread"), figure(1e3*p.Seconds), how)
 	w := tabwriter.NewWriter(to, 0, 0, 3, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "site\tfamily\tms\tshare\tMB\tof limit\t")
 	for _, s := range p.Sites {
