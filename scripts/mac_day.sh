@@ -118,6 +118,9 @@ step faults 0 catalogue
 step speed-metal 0 go test -run '^$' -bench . -benchtime 0.5s -timeout 20m ./internal/metal
 step speed-cpu 0 go test -run '^$' -bench 'Rows/896x896' -benchtime 0.2s ./internal/cpuref/kernel
 step speed-tokens 0 "$llmrun" generate --device metal -p "Once upon a time" -n 200 --ignore-eos
+for device in cpu metal; do
+  step "speed-bench-$device" 0 "$llmrun" bench --device $device --profile
+done
 
 {
   echo "what each op uses of its bound"
