@@ -22,6 +22,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -119,12 +120,14 @@ def child(command):
     """Run it; its standard output, its peak memory, and how many cores others used meanwhile."""
     env = os.environ | {"OMP_NUM_THREADS": command["threads"]}
     start, busy = time.perf_counter(), busy_seconds()
-    process = subprocess.Popen(command["argv"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, text=True)
-    out, err = process.stdout.read(), process.stderr.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise SystemExit(f"{' '.join(command['argv'])}\nexit {process.returncode}: {err.strip()[-2000:]}")
+    with tempfile.TemporaryFile("w+") as err:
+        process = subprocess.Popen(command["argv"], stdout=subprocess.PIPE, stderr=err, env=env, text=True)
+        out = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            err.seek(0)
+            raise SystemExit(f"{' '.join(command['argv'])}\nexit {process.returncode}: {err.read().strip()[-2000:]}")
     seconds = time.perf_counter() - start
     others = None if busy is None else max(0, (busy_seconds() - busy - usage.ru_utime - usage.ru_stime) / seconds)
     return out, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024), others
@@ -369,7 +372,7 @@ def page(result):
     text += [
         f"Batch 1, greedy. {s['rounds']} rounds over everything in turn, every figure of a process of its own; tok/s are medians of the rounds, and ratios (**median**, lowest–highest) are "
         "taken round by round, llmrun's to the other's. CTranslate2 computes in float32 whatever floats are stored, and in int8 where int8 is; llama.cpp runs the same weights as "
-        "F32, F16, BF16 or Q8_0.",
+        "F32, F16, BF16 or Q8_0, with its KV cache in float16, where ours is float32.",
         "The limit is what threads get from memory that only read, four streams each, in the same rounds: "
         + "; ".join(f"{digits(statistics.median(v) / 1e9)} GB/s with {t} thread{'s' if t > 1 else ''} ({digits(min(v) / 1e9)}–{digits(max(v) / 1e9)})" for t, v in limits.items())
         + ". The share of it counts the weights and the KV cache that a token must read, from the operands of its ops.",

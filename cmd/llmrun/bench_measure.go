@@ -23,7 +23,7 @@ type bench struct {
 	*loaded
 	app      *app
 	session  *engine.Session
-	backends map[int]engine.Backend // by threads
+	backends map[int]engine.Backend // by threads; that of the most is the one that holds the memory
 	ids      []int                  // the prompt
 	kernels  *kernel.Set
 	memory   []byte // that the read limit is measured on
@@ -89,7 +89,7 @@ func (b *bench) open() (err error) {
 	}
 	for _, threads := range b.cores {
 		b.backends[threads] = b.backend
-		if b.device == "cpu" {
+		if threads != slices.Max(b.cores) {
 			b.backends[threads] = cpuref.Open(cpuref.Options{Threads: threads})
 		}
 	}
