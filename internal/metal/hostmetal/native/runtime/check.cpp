@@ -86,9 +86,9 @@ struct Range {
     Shadow*   shadow;  // null: nobody writes it
 };
 
-// A variable in threadgroup memory, or a [[threadgroup(n)]] argument.
+// A variable in threadgroup memory, or a [[threadgroup(n)]] argument. It has a cell for each granule bytes, at the first of them.
 struct Variable {
-    u32         at, size, element;
+    u32         at, size, element, granule;
     u32         logical;  // where it would lie without the gaps
     const char* name;
 };
@@ -135,14 +135,14 @@ struct Now {
 
 MslThread* running() { return has_stacks() ? msl_self() : 0; }
 
-Now now(Space s) {
+inline Now now(Space s) {
     u32 id = has_stacks() ? msl_self()->tid : state.thread;
     const Behind& b = state.behind[id];
     return {state.epoch + b.barriers[s], b.together ? whole_simdgroup + id / MSL_SIMD : id, b.simd_barriers[s]};
 }
 
 // Whether what was done is ordered before what is done now. first is the epoch that all before are.
-bool before(const Access& a, const Now& n, u32 first) {
+inline bool before(const Access& a, const Now& n, u32 first) {
     if (a.epoch < first) return true;
     if (a.epoch < state.epoch) return false;  // another threadgroup
     if (a.thread == n.thread || a.epoch < n.epoch) return true;
@@ -157,20 +157,22 @@ const Start& start_of(const Access& a) {
     }
     return state.starts[lo];
 }
-bool same_group(const Access& a, const Access& b) { return start_of(a).epoch == start_of(b).epoch; }
+bool same_group(const Access& a, const Access& b) {
+    return (a.epoch >= state.epoch && b.epoch >= state.epoch) || start_of(a).epoch == start_of(b).epoch;
+}
 bool same_simdgroup(const Access& a, const Access& b) {
     return simdgroup_of(a.thread) == simdgroup_of(b.thread) && same_group(a, b);
 }
 
 // What a present access collides with, or null.
-const Access* collision(const Cell& c, const Now& n, u32 first, bool write, bool atomic) {
+inline const Access* collision(const Cell& c, const Now& n, u32 first, bool write, bool atomic) {
     if (!before(c.write, n, first) && !(atomic && c.write.atomic)) return &c.write;
     for (const Access& a : c.more)
         if ((write || a.write) && !before(a, n, first) && !(atomic && a.atomic)) return &a;
     return 0;
 }
 
-void note_beside(Cell& c, const Access& a, const Now& n, u32 first) {
+inline void note_beside(Cell& c, const Access& a, const Now& n, u32 first) {
     bool old[2] = {before(c.more[0], n, first), before(c.more[1], n, first)};
     if (old[0] && old[1]) c.more[1] = Access{};
     if (old[0]) c.more[0] = a;
@@ -179,7 +181,7 @@ void note_beside(Cell& c, const Access& a, const Now& n, u32 first) {
         c.more[1] = a;
 }
 
-void note(Cell& c, const Now& n, u32 first, bool write, bool atomic, const void* pc) {
+inline void note(Cell& c, const Now& n, u32 first, bool write, bool atomic, const void* pc) {
     Access a = {n.epoch, n.thread, atomic, write, n.simd_epoch, pc};
     if (!write) return note_beside(c, a, n, first);
     if (!atomic) c.more[0] = c.more[1] = Access{};
@@ -242,14 +244,21 @@ const char* name(const Range& r) { return state.group->cmd->k->arg_names[r.arg];
              v->name, (at - v->at) / v->element, v->size / v->element, v->size);
 }
 
+// A part of an element is accessed: from now on each byte has a cell.
+void split(Variable* v) {
+    for (u32 i = 0; i < v->size; ++i) state.arena_cells[v->at + i] = state.arena_cells[v->at + i - i % v->granule];
+    v->granule = 1;
+}
+
 void access_threadgroup(uintptr_t a, u32 n, bool write, bool atomic, const void* pc) {
     u32 at = (u32)(a - (uintptr_t)state.arena);
-    const Variable* v = 0;
+    Variable* v = 0;
     for (u32 i = 0; i < state.nvariables && !v; ++i)
         if (at >= state.variables[i].at && at + n <= state.variables[i].at + state.variables[i].size) v = &state.variables[i];
     if (!v) die_of_threadgroup_bounds(at, n, write, pc);
+    if ((at - v->at) % v->granule || n % v->granule) split(v);
     Now t = now(threadgroup_space);
-    for (u32 i = at; i < at + n; ++i) {
+    for (u32 i = at; i < at + n; i += v->granule) {
         Cell& c = state.arena_cells[i];
         const Access* other = collision(c, t, state.epoch, write, atomic);
         bool unwritten = !write && c.write.epoch < state.epoch;
@@ -429,9 +438,10 @@ void begin_segment(u32 i) {
 }
 
 void add_variable(u32 logical, u32 size, u32 align, u32 element, const char* name) {
-    u32 at = gap;
+    u32 at = gap, granule = align < 4 ? align : 4;
     if (state.nvariables) at += state.variables[state.nvariables - 1].at + state.variables[state.nvariables - 1].size;
-    state.variables[state.nvariables++] = {(at + align - 1) & ~(align - 1), size, element, logical, name};
+    if (align < 16) align = 16;
+    state.variables[state.nvariables++] = {(at + align - 1) & ~(align - 1), size, element, granule, logical, name};
 }
 
 }  // namespace
@@ -474,7 +484,7 @@ void check_command(MslGroup* g, u32 i) {
             const MslBuf& b = c->buf[arg.index];
             s.ranges[s.nranges++] = {(uintptr_t)b.p, (uintptr_t)b.p + b.len, a, writes(arg), shadow_at((uintptr_t)b.p)};
         } else if (arg.kind == MSL_ARG_THREADGROUP) {
-            add_variable(g->tg_ofs[arg.index], c->tg_len[arg.index], 16, arg.size, k->arg_names[a]);
+            add_variable(g->tg_ofs[arg.index], c->tg_len[arg.index], arg.align, arg.size, k->arg_names[a]);
             g->tg_ofs[arg.index] = s.variables[s.nvariables - 1].at;
         }
     }
@@ -511,8 +521,7 @@ void check_passed(MslThread* t, u32 flags, bool whole) {
 
 void* check_variable(MslThread* t, u32 size, u32 align, u32 element, const char* name, u32 line) {
     State& s = state;
-    if (align < 16) align = 16;
-    u32 logical = (t->bump + align - 1) & ~(align - 1), i = s.nbound;
+    u32 to = align < 16 ? 16 : align, logical = (t->bump + to - 1) & ~(to - 1), i = s.nbound;
     if (logical + size > MSL_TG_BYTES) exec_checked_runtime.fail(t, line, "threadgroup memory", "exceeds 32768 bytes");
     t->bump = logical + size;
     if (t->bump > t->grp->tg_high) t->grp->tg_high = t->bump;
