@@ -13,10 +13,12 @@ import (
 type sweep struct {
 	kernel, expression string
 	op                 engine.Op
-	argument           []float64 // what each element of the output is computed from; the one to name, of several
-	size               []float64 // nil, or a value that is rounded on the way to each element, and may be larger than it
-	row                int       // of so many elements the largest is that size; 0: none
-	limit              float64   // if not 0: from an argument beyond it on, a sum leaves float32 though the result would not
+	scores             *engine.Scores  // if op is the last one of attention, which is judged as one
+	softmax            *engine.Softmax // between them
+	argument           []float64       // what each element of the output is computed from; the one to name, of several
+	size               []float64       // nil, or a value that is rounded on the way to each element, and may be larger than it
+	row                int             // of so many elements the largest is that size; 0: none
+	limit              float64         // if not 0: from an argument beyond it on, a sum leaves float32 though the result would not
 }
 
 // sweeper makes sweeps for one type of activations.
@@ -28,7 +30,8 @@ type sweeper struct {
 	list []sweep
 }
 
-// sweeps covers what may overflow, cancel or leave its domain in every kernel but kv_write, which copies.
+// sweeps covers what may overflow, cancel or leave its domain in every kernel but kv_write, which copies, and fused ones that give their parts'
+// bits (TestFusedBits).
 func sweeps(t *testing.T, act num.DType, b *Backend) []sweep {
 	s := &sweeper{t: t, act: act, buf: newBuffers(t, b), r: rand.New(rand.NewPCG(1, 2))}
 	s.activate()
@@ -40,6 +43,7 @@ func sweeps(t *testing.T, act num.DType, b *Backend) []sweep {
 	s.scores()
 	s.context()
 	s.linear()
+	s.attention()
 	return s.list
 }
 
@@ -334,6 +338,41 @@ func (s *sweeper) context() {
 }
 
 // linear takes tokens of every magnitude times rows of every magnitude, and one token like 1 with a bias.
+// attention sweeps the weights' exp with two keys, of which one scores 0, and that which scales sums down with scores that rise from block
+// to block.
+func (s *sweeper) attention() {
+	const many = 1100 // more than eight blocks of 128: a simdgroup has two
+	x := everyValue(s.act)
+	pairs, values := make([]float64, 0, 2*len(x)), make([]float64, 0, 2*len(x))
+	for _, key := range [][]float64{make([]float64, len(x)), x} { // by key, then by head
+		pairs = append(pairs, key...)
+	}
+	for i := range 2 * len(x) {
+		values = append(values, float64(i/len(x)))
+	}
+	s.attend("exp(x)/(1+exp(x))", pairs, values, x)
+	scales := append(magnitudes(s.act, 1), math.Inf(1), math.NaN())
+	rising := make([]float64, 0, many*len(scales))
+	for j := range many {
+		for _, scale := range scales {
+			rising = append(rising, scale*float64(j+1)/many)
+		}
+	}
+	s.attend("Σexp(s-max)·v/Σ, rising s", rising, s.scaled(repeated([]float64{1}, many), len(scales), false), scales)
+}
+
+// attend is attention of one token with a query of 1 for each head: keys, and values in [0, 1], lie by key, then by head.
+func (s *sweeper) attend(expression string, keys, values, argument []float64) {
+	heads := len(argument)
+	n := len(keys) / heads
+	at := place("context", 1, n-1)
+	a := engine.Attention{Heads: heads, KVHeads: heads, Dim: 1}
+	scores := &engine.Scores{Place: at, Attention: a, Out: s.buf(s.act, len(keys)), Q: engine.View{Buffer: s.of(s.act, repeated([]float64{1}, heads)), Stride: heads}, K: s.of(s.act, keys), Scale: 1}
+	softmax := &engine.Softmax{Place: at, Attention: a, Out: s.buf(s.act, len(keys)), X: scores.Out}
+	swept := s.add("attention", expression, &engine.Context{Place: at, Attention: a, Out: s.buf(s.act, heads), P: softmax.Out, V: s.of(s.act, values)}, argument, nil)
+	swept.scores, swept.softmax = scores, softmax
+}
+
 func (s *sweeper) linear() {
 	const cols = 64
 	x := magnitudes(s.act, 1)

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"llmrun/internal/cpuref/oracle"
+	"llmrun/internal/engine"
 	"llmrun/internal/num"
 	"llmrun/shaders"
 )
@@ -95,12 +96,10 @@ const nearlySubnormal = 0x1p-102
 // audit runs a sweep and holds what it gave to the oracle. If subnormals are flushed, results and arguments that are nearly subnormal are left out.
 func audit(t *testing.T, b *Backend, s sweep, flushed bool) verdict {
 	t.Helper()
-	b.Run(s.op)
-	outputs, err := oracle.Judge(s.op)
+	j, err := s.run(b)
 	if err != nil {
 		t.Fatal(err)
 	}
-	j := outputs[0]
 	got, err := j.Got()
 	if err != nil {
 		t.Fatal(err)
@@ -152,6 +151,22 @@ func audit(t *testing.T, b *Backend, s sweep, flushed bool) verdict {
 	return v
 }
 
+// run runs the op, or the ops that are one, and judges.
+func (s *sweep) run(b *Backend) (oracle.Judged, error) {
+	if s.scores != nil {
+		b.Run(s.scores)
+		b.Run(s.softmax)
+		b.Run(s.op)
+		return oracle.JudgeAttention(s.scores, s.op.(*engine.Context))
+	}
+	b.Run(s.op)
+	outputs, err := oracle.Judge(s.op)
+	if err != nil {
+		return oracle.Judged{}, err
+	}
+	return outputs[0], nil
+}
+
 // row is the verdict as a row of the page's table.
 func (v verdict) row(s sweep, act num.DType, mode string) string {
 	word, first := "holds", v.wrong
@@ -184,7 +199,7 @@ func TestOverflowAudit(t *testing.T) {
 				if m.fast && testing.Short() && !*update {
 					t.Skip("what does not ship, in a short test")
 				}
-				b := open(t, Options{Activations: act, FastMath: m.fast, Edit: m.edit})
+				b := open(t, Options{Activations: act, FastMath: m.fast, Fuse: true, Edit: m.edit})
 				for _, s := range sweeps(t, act, b) {
 					if m.name == noGuards && !hasGuards(s.kernel) {
 						continue
