@@ -126,8 +126,11 @@ func (b *Backend) Close() error {
 	if b.err == errClosed {
 		return nil
 	}
+	for _, f := range b.flying { // what the device has begun it ends first
+		b.thread.within(b.timeout, f.land)
+	}
 	b.thread.do(func() {
-		for _, f := range append(b.flying, b.prepared...) {
+		for _, f := range b.prepared {
 			f.drop()
 		}
 		for _, k := range b.kernels {

@@ -401,6 +401,28 @@ func TestNothingLeaks(t *testing.T) {
 	}
 }
 
+// TestFailedLeaksNothing: nor does a backend that failed, with command buffers of all kinds on their way.
+func TestFailedLeaksNothing(t *testing.T) {
+	var fail func(int32)
+	hostFunction(t, &fail, "hostmetal_fail_next")
+	before := alive(t)
+	b := open(t, Options{Activations: num.Float32})
+	buf := newBuffers(t, b)
+	op := addOp(buf, buf(num.Float32, 4), buf(num.Float32, 4), 4)
+	fail(8)
+	for range 2 * maxFlying {
+		b.Run(op)
+		b.Prepare([]engine.Op{op})
+	}
+	if err := b.Sync(); err == nil {
+		t.Error("no failure")
+	}
+	b.Close()
+	if after := alive(t); !maps.Equal(after, before) {
+		t.Errorf("objects before Open: %v; after Close: %v", before, after)
+	}
+}
+
 // TestHostWaits: what Host shows is finished, and what is written there later ops see.
 func TestHostWaits(t *testing.T) {
 	b := open(t, Options{Activations: num.Float32})

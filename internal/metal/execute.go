@@ -101,6 +101,10 @@ func (b *Backend) start(f *flight) {
 		b.thread.do(f.commit)
 		b.err = f.err
 	}
+	if b.err != nil {
+		b.scrap(f)
+		return
+	}
 	b.flying = append(b.flying, f)
 	for b.err == nil && len(b.flying) > maxFlying {
 		b.landFirst()
