@@ -73,15 +73,16 @@ func TestAssumeSimdgroupMayLeave(t *testing.T) {
 	})
 }
 
-// TestAssumeReductions: simd_sum and simd_max take in all 32 lanes, give all of them the same bits, and err no more than 31 additions in some
-// order do: at most 31·2⁻²⁴·Σ|x|, one more for this test's own sum.
+// TestAssumeReductions: simd_sum and simd_max take in all 32 lanes, of vectors by component, give all of them the same bits, and err no more
+// than 31 additions in some order do: at most 31·2⁻²⁴·Σ|x|, one more for this test's own sum.
 func TestAssumeReductions(t *testing.T) {
 	const n = 32 * 500
 	l := newLab(t)
 	l.kernels(`kernel void reduce(device float *sum [[buffer(0)]], device float *top [[buffer(1)]], device const float *x [[buffer(2)]],
                    constant uint &n [[buffer(3)]], uint i [[thread_position_in_grid]]) {
     sum[i] = simd_sum(x[i]);
-    top[i] = simd_max(x[i]);
+    float one = simd_max(x[i]), four = simd_max(float4(-x[i], x[i], 0.0f, 1.0f)).y;
+    top[i] = one == four ? one : NAN;
 }`, "reduce")
 	r := rand.New(rand.NewPCG(7, 1))
 	values := make([]uint32, n)

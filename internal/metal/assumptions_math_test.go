@@ -122,16 +122,17 @@ func TestAssumeNonFinite(t *testing.T) {
 	l.kernels(`kernel void special(device float *out [[buffer(0)]], device const float *x [[buffer(1)]], constant uint &n [[buffer(2)]],
                     uint i [[thread_position_in_grid]]) {
     float nan = x[0], inf = x[1], one = x[2], zero = x[3];
-    float all[14] = {nan + one, inf - inf, one / zero, -one / zero, zero / zero, fma(inf, zero, one), precise::exp(nan), precise::exp(-inf),
-        precise::exp(inf), precise::tanh(inf), precise::tanh(nan), precise::rsqrt(inf), nan > one ? one : nan < one ? one : zero, max(one, inf)};
+    float all[15] = {nan + one, inf - inf, one / zero, -one / zero, zero / zero, fma(inf, zero, one), precise::exp(nan), precise::exp(-inf),
+        precise::exp(inf), precise::tanh(inf), precise::tanh(nan), precise::rsqrt(inf), nan > one ? one : nan < one ? one : zero, max(one, inf),
+        precise::exp(-3.4028235e38f * one)};
     out[i] = all[i];
 }`, "special")
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	in := l.buffer(num.Float32, 4)
 	num.PutFloat32s(num.Float32, l.host(in), []float32{nan, inf, 1, 0})
-	out := l.buffer(num.Float32, 14)
-	l.run("special", size{14, 1, 1}, size{14, 1, 1}, 0, out, in)
-	for i, want := range []float32{nan, nan, inf, -inf, nan, nan, nan, 0, inf, 1, nan, 0, 0, inf} {
+	out := l.buffer(num.Float32, 15)
+	l.run("special", size{15, 1, 1}, size{15, 1, 1}, 0, out, in)
+	for i, want := range []float32{nan, nan, inf, -inf, nan, nan, nan, 0, inf, 1, nan, 0, 0, inf, 0} {
 		if got := floats(t, out)[i]; got != want && !(got != got && want != want) {
 			t.Errorf("case %d: got %v, want %v", i, got, want)
 		}
