@@ -102,9 +102,13 @@ func workouts(t *testing.T) (all []workout) {
 		all = append(all, workout{c.Name, nil, func(t *testing.T, b *Backend) []engine.Op { return []engine.Op{c.Build(t, b)} }})
 	}
 	for _, rows := range []int{1, 5, 70} {
+		made := map[*Backend][]fused{} // buffers are mappings, of which a process has not many
 		for i := range everyFusion(num.Float32, rows, func(num.DType, int) engine.Buffer { return &buffer{} }) {
 			all = append(all, workout{fmt.Sprintf("fusion %d of %d rows", i, rows), nil, func(t *testing.T, b *Backend) []engine.Op {
-				f := everyFusion(num.Float32, rows, newBuffers(t, b))[i]
+				if made[b] == nil {
+					made[b] = everyFusion(num.Float32, rows, newBuffers(t, b))
+				}
+				f := made[b][i]
 				for _, op := range f.ops {
 					fill(t, rand.New(rand.NewPCG(1, 2)), op)
 				}
