@@ -104,7 +104,7 @@ step validated-each 0 validated each "$work/metal.test"
 step validated-tests 0 validated go test -count=1 ./cmd/llmrun ./internal/metal
 
 for model in tiny-gemma2 tiny-qwen2; do
-  for type in float32 float16; do
+  for type in float32 float16 bfloat16; do
     step "compare-$model-$type" 0 "$llmrun" compare --model $model --compute-type $type --json -o "$out/compare-$model-$type.json" --html "$out/compare-$model-$type.html" -v
   done
   step "mps-$model" 0 "$llmrun" compare --model $model --metal-gemm mps --json -o "$out/mps-$model.json" -v

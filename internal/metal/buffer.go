@@ -63,8 +63,8 @@ func (b *Backend) Upload(t ctconv.Tensor) (engine.Buffer, error) {
 	if want := t.Elements() * t.DType.Size(); len(t.Data) != want || want == 0 {
 		return nil, fmt.Errorf("metal: upload %s: want %v %v in %d bytes above 0, have %d", t.Name, t.DType, t.Shape, want, len(t.Data))
 	}
-	if b.mps != nil {
-		if err := b.mps.check(t, b.activations); err != nil {
+	if b.mps != nil && len(t.Shape) == 2 {
+		if err := mpsMultiplies(b.activations, t.DType, t.Shape[1]); err != nil {
 			return nil, fmt.Errorf("metal: upload %s: %w", t.Name, err)
 		}
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/ebitengine/purego"
 
-	"llmrun/internal/ctconv"
 	"llmrun/internal/engine"
 	"llmrun/internal/num"
 )
@@ -98,14 +97,6 @@ func newMPS(d device, activations num.DType) (*mps, error) {
 		return nil, &mpsError{fmt.Sprintf("metal: MetalPerformanceShaders does not support %s", d.name())}
 	}
 	return &mps{map[productKey]*product{}, map[matrixKey]matrix{}, map[[3]int]multiplication{}, map[[2]int]slot{}}, nil
-}
-
-// check refuses a weight that MPS would not multiply as a linear op does.
-func (m *mps) check(t ctconv.Tensor, activations num.DType) error {
-	if len(t.Shape) != 2 {
-		return nil
-	}
-	return mpsMultiplies(activations, t.DType, t.Shape[1])
 }
 
 // mpsMultiplies says why MPS would not multiply, or not rightly. It takes float32 with float16 on the right, but not the other way round.
