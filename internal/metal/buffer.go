@@ -75,7 +75,7 @@ func (b *Backend) Upload(t ctconv.Tensor) (engine.Buffer, error) {
 	w := &buffer{backend: b, dtype: t.DType, n: t.Elements()}
 	var err error
 	if len(t.Data) >= chunkSize || b.info.Validate { // in a buffer of its own nothing lies beside a weight that could hide a mistake
-		w.mtl, w.bytes, err = b.allocate(len(t.Data))
+		w.mtl, w.bytes, err = b.allocate(max(len(t.Data), 4)) // as a scale that is not read, it has to have room for a float
 	} else {
 		w.mtl, w.offset, w.bytes, err = b.slot(len(t.Data))
 	}

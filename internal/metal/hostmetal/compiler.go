@@ -188,10 +188,11 @@ func (c *compiler) kernelFlags(d dialect) []string {
 		fmt.Sprintf("-D__METAL_VERSION__=%d", d.language))
 }
 
-// checkedFlags: kernels tell of each load and store, and of each index that an array has not, and know their lines. Without the default
+// checkedFlags: kernels tell of each load and store, of each index that an array has not and each address that is not aligned, and know
+// their lines. Without the default
 // libraries -fsanitize links none of its own: check.cpp has what it calls.
 func (c *compiler) checkedFlags() []string {
-	f := []string{"-O1", "-g", "-fsanitize=thread,bounds,integer-divide-by-zero"}
+	f := []string{"-O1", "-g", "-fsanitize=thread,bounds,alignment,integer-divide-by-zero"}
 	if c.clang {
 		return append(f, "-mllvm", "-tsan-instrument-func-entry-exit=0", "-mllvm", "-tsan-instrument-read-before-write=1")
 	}

@@ -411,10 +411,21 @@ void next_epoch() {
     state.passed = 0;
 }
 
+// Epochs begin again.
+void forget() {
+    for (Shadow& s : state.shadows) {
+        unmap_cells(s);
+        s = Shadow{};
+    }
+    memset((void*)state.arena_cells, 0, arena_size * sizeof(Cell));
+    state.epoch = 1;
+}
+
 // Commands from i on that nothing orders. All buffers that one of them writes are watched in all of them.
 void begin_segment(u32 i) {
     const CheckMemory& m = state.memory;
     ++state.segment;
+    if (state.epoch >> 31) forget();
     next_epoch();
     state.segment_first = state.epoch;
     state.nstarts = 0;
@@ -512,6 +523,11 @@ void check_place(const void* pc, char* text, size_t room) {
 void check_thread(u32 id) { state.thread = id; }
 
 void check_passed(MslThread* t, u32 flags, bool whole) {
+    const MslGroup* g = t->grp;
+    u32 lanes = g->nthreads - t->simd->id * MSL_SIMD, all = lanes < MSL_SIMD ? (1u << lanes) - 1 : ~0u;
+    u32 passed = whole ? all : t->simd->mask[(t->simd->gen - 1) & 1];
+    if (passed != all)
+        exec_die(t, code_internal, Place(__builtin_return_address(0)).text, "simdgroup_barrier: lanes 0x%x of the simdgroup do not reach it", all & ~passed);
     Behind& b = state.behind[t->tid];
     u32* n = whole ? b.barriers : b.simd_barriers;
     n[device_space] += flags & 1;
@@ -558,15 +574,27 @@ EXPORT void* __tsan_memset(void* to, int v, size_t n) {
 }
 EXPORT void __tsan_init() {}
 
-// What -fsanitize=bounds and integer-divide-by-zero call. The first argument also has the place, but that may be in the prelude.
+// What -fsanitize=bounds, alignment and integer-divide-by-zero call. The first argument also has the place, but that may be in the prelude.
+struct Type {
+    unsigned short kind, info;
+    char           name[1];
+};
 struct IndexMistake {
     const char* file;
     u32         line, column;
-    struct Type {
-        unsigned short kind, info;
-        char           name[1];
-    } *array, *index;
+    Type *      array, *index;
 };
+struct TypeMistake {
+    const char*   file;
+    u32           line, column;
+    Type*         type;
+    unsigned char log_align, kind;
+};
+EXPORT void __ubsan_handle_type_mismatch_v1(TypeMistake* m, uintptr_t a) {
+    u32 align = 1u << m->log_align;
+    if (a % align)
+        exec_die(running(), code_page_fault, Place(PC).text, "misaligned access to %s: the address is %u bytes past a multiple of %u", m->type->name, (u32)(a % align), align);
+}
 EXPORT void __ubsan_handle_out_of_bounds(IndexMistake* m, uintptr_t i) {
     exec_die(running(), code_internal, Place(PC).text, "index %ld out of the bounds of %s", (long)i, m->array->name);
 }

@@ -61,6 +61,14 @@ kernel void array_past(device float *out [[buffer(0)]], device const float *x [[
 kernel void table_past(device float *out [[buffer(0)]], uint i [[thread_position_in_grid]]) {
     out[i] = table[i];              // want index 4 out of the bounds of '
 }
+kernel void unaligned(device float *out [[buffer(0)]], device const float *x [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+    float4 v = *reinterpret_cast<device const float4 *>(x + (i & ~3u) % 120 + 1); // want misaligned access to
+    out[i] = v.x + v.w;
+}
+kernel void unaligned_half(device half *out [[buffer(0)]], device const half *x [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+    device const half2 *pairs = reinterpret_cast<device const half2 *>(x + 1);
+    out[i] = half(pairs[i / 4].y);  // want misaligned access to
+}
 kernel void divides(device int *out [[buffer(0)]], uint i [[thread_position_in_grid]]) {
     out[i] = 7 % (int(i) - 5);      // want integer division by zero
 }

@@ -54,6 +54,11 @@ kernel void half_atomic(device atomic_uint *out [[buffer(0)]], uint i [[thread_p
     atomic_fetch_add_explicit(&out[0], i, memory_order_relaxed); // also
     if (i == 63) reinterpret_cast<device uint *>(out)[0] = 0; // want data race in device memory (out[0], buffer(0)): write by thread [63 0 0] here, read by thread [0 0 0] in line ALSO
 }
+kernel void some_lanes(device float *out [[buffer(0)]], threadgroup float *shared [[threadgroup(0)]], uint i [[thread_index_in_threadgroup]]) {
+    shared[i] = 0.0f;
+    if (i % 32 < 20) simdgroup_barrier(mem_flags::mem_threadgroup); // want simdgroup_barrier: lanes 0xfff00000 of the simdgroup do not reach it
+    out[i] = shared[i];
+}
 
 // Nothing is wrong with these.
 kernel void ordered(device float *out [[buffer(0)]], threadgroup float *shared [[threadgroup(0)]], uint i [[thread_index_in_threadgroup]],
