@@ -4,6 +4,7 @@
 // In all of them: T is the type of activations, W that of a matrix; a kernel takes its output first, then inputs, then weights, then its
 // args; sums are float; fused multiply-adds are spelled out, and the compiler makes no others (fp contract), so that every one rounds
 // alike; what may fail in a fast variant is spelled precise. Compilers before macOS 15 may not know the pragma math_mode, and skip it.
+// Instances for bfloat, which Metal has from language version 3.1 on, stand under #if: it is asked for only where activations are bfloat.
 package shaders
 
 import (

@@ -117,7 +117,7 @@ func plan(dir string, match *regexp.Regexp) (all []*run, err error) {
 	}
 	models, err := cleanModels(dir)
 	for _, m := range models {
-		for _, computeType := range []string{"float32", "float16", "int8"} {
+		for _, computeType := range []string{"float32", "float16", "bfloat16", "int8"} {
 			add(&run{name: m.name + " " + computeType, args: append([]string{"--compute-type", computeType, "--shadow", "all", "--legs", "all"}, m.args...)})
 		}
 	}
