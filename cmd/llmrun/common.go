@@ -32,7 +32,7 @@ type runFlags struct {
 
 func (f *runFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.model, "model", models.Default, "a directory with model.bin, or a name: see llmrun models")
-	flags.StringVar(&f.computeType, "compute-type", "auto", strings.Join(engine.ComputeTypes[:8], "|")+"; auto: weights as stored, activations float32")
+	flags.StringVar(&f.computeType, "compute-type", "auto", strings.Join(engine.ComputeTypes[:8], "|")+"; auto: int8 for a file of int8, else float32")
 	flags.StringVar(&f.metalGemm, "metal-gemm", "own", "who multiplies matrices on Metal: own|mps; mps is Apple's MPSMatrixMultiplication, for linear ops of any number of rows: a second opinion, slow in decode")
 	flags.StringVar(&f.metalFuse, "metal-fuse", "on", "on|off: whether Metal runs some groups of ops as one kernel; off runs each op by itself")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object")

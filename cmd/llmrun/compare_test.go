@@ -122,6 +122,8 @@ func TestCompareShipped(t *testing.T) {
 	}{
 		{"tiny-gemma2", "float32", 9, nil},
 		{"tiny-gemma2", "float16", 3, []string{"--prompts", promptFile(t, "tiny-gemma2", "once", "faces", "token")}},
+		{"tiny-gemma2", "int8_float32", 3, []string{"--prompts", promptFile(t, "tiny-gemma2", "once", "faces", "token")}},
+		{"tiny-gemma2", "int8_float16", 3, []string{"--prompts", promptFile(t, "tiny-gemma2", "once", "faces", "token")}},
 		{"tiny-qwen2", "float32", 2, []string{"--prompts", promptFile(t, "tiny-qwen2", "once", "token")}},
 		{"tiny-qwen2", "float16", 2, []string{"--prompts", promptFile(t, "tiny-qwen2", "once", "token")}},
 	} {

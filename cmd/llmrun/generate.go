@@ -122,6 +122,7 @@ func (f *generateFlags) run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	compute.Activations = backend.Activations() // the CPU has float32 alone
 	decoder, err := compute.Load(o.Model, backend)
 	if err != nil {
 		return err

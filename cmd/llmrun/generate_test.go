@@ -224,7 +224,7 @@ func TestGenerateRefuses(t *testing.T) {
 		{[]string{"--ids", "2,1536"}, "prompt: want ids from 0 to 1535, got 1536"},
 		{[]string{"-p", "", "--bos", "off"}, "the prompt has no tokens, want at least one"},
 		{[]string{"-p", "x", "--model", "tiny-gema2"}, "did you mean tiny-gemma2?"},
-		{[]string{"-p", "x", "--compute-type", "int8"}, "compute type int8: llmrun does not compute that yet"},
+		{[]string{"-p", "x", "--compute-type", "int16"}, "compute type int16: llmrun does not compute that yet"},
 		{[]string{"-p", "x", "--compute-type", "float8"}, `got "float8"`},
 		{[]string{"-f", "/nonexistent"}, "read prompt: open /nonexistent"},
 		{[]string{"--temprature", "1"}, "generate: there is no flag --temprature\nhint: llmrun generate --temperature"},

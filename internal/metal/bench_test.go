@@ -35,8 +35,9 @@ func BenchmarkRead(b *testing.B) {
 // BenchmarkLinear decodes: one row times matrices of the shapes of Qwen2.5-0.5B and Gemma2-2b.
 func BenchmarkLinear(b *testing.B) {
 	for _, shape := range [][2]int{{896, 4864}, {4864, 896}, {2304, 9216}} {
-		for _, d := range []num.DType{num.Float32, num.Float16, num.BFloat16, num.Int8} {
-			b.Run(fmt.Sprintf("%v/%dx%d", d, shape[0], shape[1]), func(b *testing.B) {
+		for _, name := range []string{"float32", "float16", "bfloat16", "int8", "int8×int8"} {
+			d := weightType(name)
+			b.Run(fmt.Sprintf("%s/%dx%d", name, shape[0], shape[1]), func(b *testing.B) {
 				l := newLab(b)
 				rows, cols := shape[0], shape[1]
 				bytes := rows * cols * d.Size()
@@ -47,7 +48,7 @@ func BenchmarkLinear(b *testing.B) {
 					if d == num.Int8 {
 						w.Scale = scale
 					}
-					ops = append(ops, &engine.Linear{Place: engine.Place{In: &engine.Pass{Rows: 1}, Name: "gate"}, Out: out, X: x, W: w})
+					ops = append(ops, &engine.Linear{Place: engine.Place{In: &engine.Pass{Rows: 1}, Name: "gate"}, Out: out, X: x, W: w, Quantized: name == "int8×int8"})
 				}
 				b.SetBytes(int64(len(ops) * bytes))
 				for b.Loop() {
@@ -61,14 +62,22 @@ func BenchmarkLinear(b *testing.B) {
 	}
 }
 
+func weightType(name string) num.DType {
+	return map[string]num.DType{"float32": num.Float32, "float16": num.Float16, "bfloat16": num.BFloat16, "int8": num.Int8, "int8×int8": num.Int8}[name]
+}
+
 // BenchmarkPrefill multiplies 64 rows, and reports multiply-adds, counted as two operations each.
 func BenchmarkPrefill(b *testing.B) {
 	const tokens, rows, cols = 64, 4864, 896
-	for _, d := range []num.DType{num.Float32, num.Float16} {
-		b.Run(fmt.Sprintf("%v/%dx%dx%d", d, tokens, rows, cols), func(b *testing.B) {
+	for _, name := range []string{"float32", "float16", "int8×int8"} {
+		d := weightType(name)
+		b.Run(fmt.Sprintf("%s/%dx%dx%d", name, tokens, rows, cols), func(b *testing.B) {
 			l := newLab(b)
 			op := &engine.Linear{Place: engine.Place{In: &engine.Pass{Rows: tokens}, Name: "gate"}, Out: l.buffer(num.Float32, tokens*rows),
-				X: l.buffer(num.Float32, tokens*cols), W: engine.Matrix{Buffer: l.buffer(d, rows*cols), Rows: rows, Cols: cols}}
+				X: l.buffer(num.Float32, tokens*cols), W: engine.Matrix{Buffer: l.buffer(d, rows*cols), Rows: rows, Cols: cols}, Quantized: d == num.Int8}
+			if d == num.Int8 {
+				op.W.Scale = l.buffer(num.Float32, rows)
+			}
 			for b.Loop() {
 				l.b.Run(op)
 				l.sync()

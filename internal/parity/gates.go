@@ -89,7 +89,9 @@ func nothingCompared(r *Result, _ *Options) string {
 
 // marginsBelowNoise: a token changes when two logits move towards each other by their distance. If rounding does that at half of the
 // steps or more, equal tokens are luck and different ones are nobody's fault.
-func marginsBelowNoise(r *Result, _ *Options) string {
+//
+// In int8 rounding is strong: where an activation stands at a tie, the smallest difference is a whole step, and the next ops make of it other ties.
+func marginsBelowNoise(r *Result, o *Options) string {
 	var margins []ctconv.Number
 	for _, s := range r.Steps {
 		if s.ReferenceNonFinite == 0 {
@@ -101,7 +103,11 @@ func marginsBelowNoise(r *Result, _ *Options) string {
 	}
 	slices.Sort(margins)
 	if median := margins[len(margins)/2]; !(median > 2*r.Noise) {
-		return fmt.Sprintf("the median margin %.2g is not above what rounding does to two logits, %.2g", median, 2*r.Noise)
+		says := fmt.Sprintf("the median margin %.2g is not above what rounding does to two logits, %.2g", median, 2*r.Noise)
+		if o.Quantized {
+			says += " (int8 has few steps; --compute-type float32 compares the same weights without them)"
+		}
+		return says
 	}
 	return ""
 }
