@@ -208,14 +208,17 @@ func TestAssumeIntegers(t *testing.T) {
 	l.kernels(`kernel void integers(device uint *out [[buffer(0)]], device const char *c [[buffer(1)]], constant uint &n [[buffer(2)]],
                      uint i [[thread_position_in_grid]]) {
     ulong wide = ulong(n) * 5u + 2;
-    uint all[6] = {uint(int(c[0])), uint(wide >> 32), uint(wide), n * 5u, uint(2.9f), uint(int(-2.9f))};
+    int odd = int(n & 0x1000003u) + int(c[1]);
+    float tie = float(c[2]) * 0.5f;
+    uint all[10] = {uint(int(c[0])), uint(wide >> 32), uint(wide), n * 5u, uint(2.9f), uint(int(-2.9f)),
+                    uint(float(odd)), uint(float(odd + 2)), uint(rint(tie)), uint(rint(tie + 1.0f))};
     out[i] = all[i];
 }`, "integers")
-	out, c := l.words(make([]uint32, 6)), l.buffer(num.Int8, 4)
-	l.host(c)[0] = 0x80
-	const n = uint32(0xf0000001)
-	l.run("integers", size{6, 1, 1}, size{6, 1, 1}, n, out, c)
+	out, c := l.words(make([]uint32, 10)), l.buffer(num.Int8, 4)
+	copy(l.host(c), []byte{0x80, 0, 5})
+	const n = uint32(0xf1000001) // of which odd is 2²⁴+1
+	l.run("integers", size{10, 1, 1}, size{10, 1, 1}, n, out, c)
 	wide := uint64(n)*5 + 2
-	want := []uint32{0xffffff80, uint32(wide >> 32), uint32(wide), uint32(wide) - 2, 2, 0xfffffffe}
+	want := []uint32{0xffffff80, uint32(wide >> 32), uint32(wide), uint32(wide) - 2, 2, 0xfffffffe, 1 << 24, 1<<24 + 4, 2, 4}
 	l.want("integers", out, func(i int) uint32 { return want[i] })
 }
