@@ -154,8 +154,8 @@ func (b *Backend) Close() error {
 }
 
 const (
-	maxSlots = 7
-	maxArgs  = 32 // bytes
+	maxSlots = 9
+	maxArgs  = 40 // bytes
 )
 
 // dispatch is one run of a kernel, or one product of MPS, written down.

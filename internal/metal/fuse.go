@@ -24,11 +24,13 @@ type fusion struct {
 	join func(b *Backend, parts []dispatch) (d dispatch, ok bool)
 }
 
+// fusions by precedence: the longer of two with one end comes first.
 var fusions = []fusion{
 	{"attention", []string{"scores", "softmax", "context"}, joinAttention},
 	{"residual", []string{"rmsnorm", "add"}, joinNormAdd},
 	{"residual", []string{"add", "rmsnorm"}, joinAddNorm},
 	{"residual", []string{"residual", "rmsnorm"}, joinResidualNorm},
+	{"norm_rope_kv", []string{"rmsnorm", "rmsnorm", "rope", "rope", "kv_write"}, joinNormRopeKV},
 	{"rope_kv", []string{"rope", "rope", "kv_write"}, joinRopeKV},
 	{"gate_up", []string{"linear", "linear", "activate"}, joinGateUp},
 }
@@ -38,6 +40,7 @@ var fusedKernels = []engine.Fusion{
 	{Name: "attention", Ops: "scores+softmax+context"},
 	{Name: "residual", Ops: "norm+residual+norm", Exact: true},
 	{Name: "rope_kv", Ops: "q_rope+k_rope+kv_write", Exact: true},
+	{Name: "norm_rope_kv", Ops: "q_norm+k_norm+q_rope+k_rope+kv_write", Exact: true},
 	{Name: "gate_up", Ops: "gate+up+act", Exact: true},
 }
 
@@ -226,6 +229,28 @@ func joinRopeKV(b *Backend, parts []dispatch) (d dispatch, ok bool) {
 	grid, group := elements(int(q.dim), int(heads+2*kvHeads), int(rows))
 	return newDispatch(query.site, plain("rope_kv"), grid, group,
 		ropeKVArgs{q.dim, q.rotaryDim, q.interleaved, heads, kvHeads, q.stride, k.stride, w.vStride}, out, kCache, vCache, x, y, v, table), true
+}
+
+type normRopeKVArgs struct {
+	dim, rotaryDim, interleaved, heads, kvHeads, qStride, kStride, vStride uint32
+	eps, offset                                                            float32
+}
+
+func joinNormRopeKV(b *Backend, parts []dispatch) (d dispatch, ok bool) {
+	qNorm, kNorm := &parts[0], &parts[1]
+	q, k := argsOf[rmsNormArgs](qNorm), argsOf[rmsNormArgs](kNorm)
+	inner, ok := joinRopeKV(b, parts[2:])
+	r := *argsOf[ropeKVArgs](&inner)
+	heads := func(norm *dispatch) uint32 { return uint32(norm.grid.Width / simdWidth) }
+	x, y, v := qNorm.slots[1], kNorm.slots[1], inner.slots[5]
+	if !ok || inner.slots[3] != qNorm.slots[0] || inner.slots[4] != kNorm.slots[0] || r.qStride != r.heads*r.dim || r.kStride != r.kvHeads*r.dim ||
+		heads(qNorm) != r.heads || heads(kNorm) != r.kvHeads || q.dim != r.dim || k.dim != r.dim || q.eps != k.eps || q.offset != k.offset ||
+		qNorm.grid.Height != parts[2].grid.Depth || kNorm.grid.Height != qNorm.grid.Height || !apart(inner.slots[:3], []slot{x, y, v}) {
+		return d, false
+	}
+	b.lose(qNorm.slots[0], kNorm.slots[0])
+	return newDispatch(qNorm.site, plain("norm_rope_kv"), simdgroups(int(r.heads+2*r.kvHeads), int(qNorm.grid.Height)), simdgroup,
+		normRopeKVArgs{r.dim, r.rotaryDim, r.interleaved, r.heads, r.kvHeads, q.stride, k.stride, r.vStride, q.eps, q.offset}, inner.slots[0], inner.slots[1], inner.slots[2], x, y, v, inner.slots[6], qNorm.slots[2], kNorm.slots[2]), true
 }
 
 type gateUpArgs struct{ rows, cols, function uint32 }

@@ -60,11 +60,21 @@ func everyFusion(act num.DType, rows int, buf func(num.DType, int) engine.Buffer
 			rope := func(site string, out engine.Buffer, heads int) *engine.RoPE {
 				return &engine.RoPE{Place: place(site), Out: out, X: view(heads * dim), Table: table, Heads: heads, Dim: dim, RotaryDim: rotary, Interleaved: interleaved}
 			}
-			all = append(all, fused{fmt.Sprintf("rope of %d, interleaved %t", rotary, interleaved), "rope_kv", []engine.Op{
-				rope("q_rope", hidden(heads*dim), heads), rope("k_rope", turned, kvHeads),
-				&engine.KVWrite{Place: place("kv_write"), KCache: buf(act, capacity*width), VCache: buf(act, capacity*width),
-					K: engine.View{Buffer: turned, Stride: width}, V: view(width), Width: width},
-			}, "out=0.out kcache=2.kcache vcache=2.vcache q=0.x k=1.x v=2.v table=0.table"})
+			q, k := rope("q_rope", hidden(heads*dim), heads), rope("k_rope", turned, kvHeads)
+			write := &engine.KVWrite{Place: place("kv_write"), KCache: buf(act, capacity*width), VCache: buf(act, capacity*width),
+				K: engine.View{Buffer: turned, Stride: width}, V: view(width), Width: width}
+			all = append(all, fused{fmt.Sprintf("rope of %d, interleaved %t", rotary, interleaved), "rope_kv", []engine.Op{q, k, write},
+				"out=0.out kcache=2.kcache vcache=2.vcache q=0.x k=1.x v=2.v table=0.table"})
+			norm := func(site string, r *engine.RoPE) (*engine.RMSNorm, *engine.RoPE) {
+				n := &engine.RMSNorm{Place: place(site), Out: hidden(r.Heads * dim), X: r.X, W: buf(num.Float32, dim), Heads: r.Heads, Dim: dim, Eps: 1e-6, Offset: 1}
+				turn := *r
+				turn.X = engine.View{Buffer: n.Out, Stride: r.Heads * dim}
+				return n, &turn
+			}
+			qNorm, q := norm("q_norm", q)
+			kNorm, k := norm("k_norm", k)
+			all = append(all, fused{fmt.Sprintf("norm, rope of %d, interleaved %t", rotary, interleaved), "norm_rope_kv", []engine.Op{qNorm, kNorm, q, k, write},
+				"out=2.out kcache=4.kcache vcache=4.vcache q=0.x k=1.x v=4.v table=2.table qW=0.w kW=1.w"})
 		}
 	}
 	if rows > 1 {
@@ -248,6 +258,13 @@ func TestNotFused(t *testing.T) {
 		"add, norm of 33: another sum is normed": func(f *fused) { f.ops[1].(*engine.RMSNorm).X.Buffer = other(5 * 33) },
 		"add, norm of 33: the norm takes the place of a summand": func(f *fused) {
 			f.ops[1].(*engine.RMSNorm).Out = f.ops[0].(*engine.Add).A
+		},
+		"norm, rope of 6, interleaved true: other norms' sizes":   func(f *fused) { f.ops[1].(*engine.RMSNorm).Eps = 1e-5 },
+		"norm, rope of 6, interleaved true: keys of another norm": func(f *fused) { f.ops[3].(*engine.RoPE).X.Buffer = other(100) },
+		"norm, rope of 6, interleaved true: a norm over the key's heads": func(f *fused) {
+			n := f.ops[1].(*engine.RMSNorm)
+			n.Heads, n.Dim = 1, 20
+			n.W = other(20)
 		},
 		"gate, up of 5×7 float32, silu: another input": func(f *fused) { f.ops[1].(*engine.Linear).X = other(7) },
 		"gate, up of 5×7 int8, silu: a bias":           func(f *fused) { f.ops[1].(*engine.Linear).Bias = other(5) },

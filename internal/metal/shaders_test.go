@@ -69,8 +69,8 @@ func readShaders(t *testing.T) map[string]shader {
 func TestArgs(t *testing.T) {
 	kinds := map[reflect.Kind]string{reflect.Uint32: "uint", reflect.Float32: "float"}
 	all := readShaders(t)
-	args := []any{embedArgs{}, layerNormArgs{}, rmsNormArgs{}, linearArgs{}, ropeArgs{}, kvWriteArgs{}, scoresArgs{}, softmaxArgs{}, contextArgs{},
-		activateArgs{}, addArgs{}, addBiasArgs{}, softCapArgs{}, attentionArgs{}, residualArgs{}, ropeKVArgs{}, gateUpArgs{}, quantizeArgs{}, linearI8Args{}}
+	args := []any{embedArgs{}, layerNormArgs{}, rmsNormArgs{}, linearArgs{}, gemmArgs{}, ropeArgs{}, kvWriteArgs{}, scoresArgs{}, softmaxArgs{}, contextArgs{},
+		activateArgs{}, addArgs{}, addBiasArgs{}, softCapArgs{}, attentionArgs{}, residualArgs{}, ropeKVArgs{}, normRopeKVArgs{}, gateUpArgs{}, quantizeArgs{}, linearI8Args{}}
 	if len(args) != len(all) {
 		t.Errorf("%d args structs for %d shaders", len(args), len(all))
 	}
