@@ -28,6 +28,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 PEERS = {"CTranslate2": "ctranslate2", "llama.cpp": "llama_cpp"}
+SAME = 16, 8  # tokens of a prompt, and after it: programs that run the same model agree on most of these
 PACKAGES = {"ctranslate2": "ctranslate2", "llama_cpp": "llama-cpp-python"}
 
 
@@ -49,9 +50,9 @@ def ctranslate2(job):
 
     def run(prompt, new):
         start = time.perf_counter()
-        ids = prompt_ids(prompt, len(tokens))
-        g.generate_batch([[tokens[i] for i in ids]], beam_size=1, max_length=new, min_length=new, include_prompt_in_result=False)
-        return time.perf_counter() - start
+        ids = [tokens[i] for i in prompt_ids(prompt, len(tokens))]
+        r = g.generate_batch([ids], beam_size=1, max_length=new, min_length=new, include_prompt_in_result=False)
+        return time.perf_counter() - start, r[0].sequences_ids[0]
 
     return load, run, g.compute_type
 
@@ -83,10 +84,10 @@ def llama_cpp(job):
     def run(prompt, new):
         start = time.perf_counter()
         l.llama_memory_clear(l.llama_get_memory(ctx), True)
-        token = step(prompt_ids(prompt, vocabulary))
-        for _ in range(new - 1):
-            token = step([token])
-        return time.perf_counter() - start
+        ids = [step(prompt_ids(prompt, vocabulary))]
+        while len(ids) < new:
+            ids.append(step(ids[-1:]))
+        return time.perf_counter() - start, ids
 
     run.log = quiet  # llama.cpp keeps a pointer to it
     return load, run, {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "Q8_0"}[job["stored"]]
@@ -94,14 +95,14 @@ def llama_cpp(job):
 
 def measure_peer(job):
     load, run, kind = {"CTranslate2": ctranslate2, "llama.cpp": llama_cpp}[job["program"]](job)
-    run(8, 2)  # wakes threads up, and touches the weights
+    _, ids = run(*SAME)  # also wakes threads up, and touches the weights
     decode = {}
     for context in job["contexts"]:
         # Both feed the prompt's last token, too: --gen steps are the difference.
-        step = (run(context + 1, job["gen"] + 1) - run(context + 1, 1)) / job["gen"]
+        step = (run(context + 1, job["gen"] + 1)[0] - run(context + 1, 1)[0]) / job["gen"]
         decode[context] = 1 / step
-    prefill = job["prompt"] / (run(job["prompt"], 1) - 1 / decode[job["contexts"][0]])
-    return {"computes": kind, "load_seconds": load, "prefill": prefill, "decode": decode}
+    prefill = job["prompt"] / (run(job["prompt"], 1)[0] - 1 / decode[job["contexts"][0]])
+    return {"computes": kind, "load_seconds": load, "prefill": prefill, "decode": decode, "ids": ids}
 
 
 # ---- one measurement of any program
@@ -139,6 +140,13 @@ def llmrun(args, directory, threads, **flags):
         argv += [f"--{name}"] + ([] if value is True else [",".join(map(str, value)) if isinstance(value, list) else str(value)])
     out, _, others = child({"argv": argv, "threads": str(threads)})
     return json.loads(out), others
+
+
+def first_ids(args, directory, vocabulary):
+    prompt, new = SAME
+    ids = ",".join(map(str, prompt_ids(prompt, vocabulary)))
+    argv = [args.llmrun, "generate", "--json", "--device", "cpu", "--model", str(directory), "--ids", ids, "-n", str(new), "--ignore-eos"]
+    return json.loads(child({"argv": argv, "threads": "1"})[0])["ids"]
 
 
 def measure(args, program, model, threads):
@@ -186,6 +194,7 @@ def prepare(model, args, left_out):
 
     m = ct2_to_gguf.Model(model["directory"])
     model["stored"], model["gguf"] = m.stored, None
+    model["ids"] = first_ids(args, model["directory"], m.variables["decoder/embeddings/weight"][1][0])
     if "llama.cpp" not in left_out:
         args.gguf.mkdir(parents=True, exist_ok=True)
         model["gguf"] = args.gguf / f"{model['name']}-{model['stored']}.gguf"
@@ -220,7 +229,7 @@ def run(args):
     jobs = []
     for model in models:
         prepare(model, args, left_out)
-        entry = {"name": model["name"], "stored": model["stored"], "file_bytes": model["file_bytes"], "runs": []}
+        entry = {"name": model["name"], "stored": model["stored"], "file_bytes": model["file_bytes"], "ids": model["ids"], "runs": []}
         result["models"].append(entry)
         jobs += [(model, entry, threads) for threads in args.threads]
     for r in range(args.rounds):
@@ -324,6 +333,19 @@ def load_table(result):
     return table(["model", "stored", "file MB", *[f"{p} ms" for p in programs], *[f"{p} memory / file" for p in programs]], rows)
 
 
+def agreement(result):
+    """How many of the first ids are llmrun's, for each model and peer."""
+    lines = []
+    for e in result["models"]:
+        same = {}
+        for r in e["runs"]:
+            if r["program"] != "llmrun":
+                equal = [a == b for a, b in zip(e["ids"], r["ids"])]
+                same[r["program"]] = (equal + [False]).index(False)
+        lines.append(f"{e['name']} {e['stored']}: " + ", ".join(f"{p} {n}" for p, n in same.items()))
+    return f"Of the first {SAME[1]} ids after a prompt of {SAME[0]}, before one differs from llmrun's: " + "; ".join(lines) + "."
+
+
 def growth_table(result):
     rows = []
     for e in result["models"]:
@@ -380,13 +402,16 @@ def page(result):
     if others:
         note = " The figures are not to be trusted: measure again on a quiet machine." if max(others) > 0.1 else ""
         text.append(f"Other programs and other guests of the host used {statistics.median(others):.2f} cores meanwhile, at most {max(others):.2f}.{note}")
+    if len(result["left_out"]) < len(PEERS):
+        text.append(agreement(result))
     for c in s["contexts"]:
         text += [f"## Decode, {s['gen']} tokens after {c}", decode_table(result, c)]
     text += [f"## Prefill, {s['prompt']} tokens", prefill_table(result)]
     text += ["## Loading", "Until the first token can be fed, the file in the page cache; and the most memory that was ever resident, over the size of model.bin. A peer's includes its Python.", load_table(result)]
     text += ["## Longer contexts", "What a token costs more than at the first context, beside the time that its cache's bytes need at the read limit. The cache is filled with the prompt's keys and values over and over.", growth_table(result)]
     for e in result["models"]:
-        for p in e.get("growth", {}).get("profile", [])[:: max(1, len(e["growth"]["profile"]) - 1)]:
+        profiles = e.get("growth", {}).get("profile", [])
+        for p in profiles[:1] + profiles[1:][-1:]:  # the shortest context, and the longest
             title = f"## One token of {e['name']}, {e['stored']}, at {p['context']}: {digits(1e3 * p['seconds'])} ms with {p['threads']} threads"
             text += [title, profile_table(p)]
     return "\n\n".join(text) + "\n"
