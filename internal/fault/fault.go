@@ -57,7 +57,7 @@ func All() (all []Fault) {
 		kind   Kind
 		faults []Fault
 	}{
-		{Kernel, elementFaults}, {Kernel, normFaults}, {Kernel, linearFaults}, {Kernel, int8Faults}, {Kernel, mpsFaults}, {Kernel, attentionFaults}, {Kernel, fusedFaults},
+		{Kernel, elementFaults}, {Kernel, normFaults}, {Kernel, linearFaults}, {Kernel, gemmFaults}, {Kernel, int8Faults}, {Kernel, mpsFaults}, {Kernel, attentionFaults}, {Kernel, fusedFaults},
 		{Engine, opFaults}, {Engine, int8OpFaults}, {Engine, bufferFaults}, {Engine, weightFaults}, {Instrument, instrumentFaults},
 	} {
 		for _, f := range part.faults {
@@ -124,6 +124,8 @@ func amended(suffix string, value ...byte) func(*ctconv.Model) {
 // Prompts and models that show a fault where the defaults do not, or not as fast.
 const (
 	once = "Once upon a time"
+	// sentence has enough tokens for gemm.metal.
+	sentence = "Once upon a time, there was a little girl named Lily. She loved to play outside."
 	// long has more than 64 tokens.
 	long = "The little Red Hen was in the farmyard with her chickens, when she found a grain of wheat.\n\"Who will plant this wheat?\" she said.\n" +
 		"\"Not I,\" said the Goose.\n\"Not I,\" said the Duck.\n\"I will, then,\" said the little Red Hen, and she planted the grain of wheat."

@@ -7,7 +7,7 @@ const (
 	linear      = engine.FamilyLinear
 )
 
-// linearFaults are mistakes in the matrix product. It is one kernel for all of them, lm_head included.
+// linearFaults are mistakes in the matrix product of few tokens. It is one kernel for all of them, lm_head included.
 var linearFaults = []Fault{
 	{ID: "linear-barrier", What: "no barrier between writing the lanes' sums and adding them up",
 		Edits: in("linear.metal", "simdgroup_barrier(mem_flags::mem_threadgroup);", ""), Text: once, Want: born(0, 0, qkv, linear).healedBy(matrixProducts)},
@@ -51,11 +51,41 @@ var linearFaults = []Fault{
 	{ID: "linear-int8-scale-dropped", What: "int8 weights are not multiplied by their row's scale",
 		Edits: in("gemv.h", "return wk * scale;", "return wk;"),
 		Model: golden + "m_gemma18", Text: seven, Want: born(0, 0, qkv, linear).healedBy(matrixProducts).because("row scale")},
-	{ID: "linear-int8-scale-row", What: "four rows of int8 weights are multiplied by the first one's scale",
+	{ID: "linear-int8-scale-row", What: "a simdgroup's rows of int8 weights are multiplied by the first one's scale",
 		Edits: in("gemv.h", "r.scale[i] = row_scale(w, scale, row);", "r.scale[i] = row_scale(w, scale, min(first, rows - 1));"),
 		Model: golden + "m_gemma18", Text: seven, Want: born(0, 0, qkv, linear).healedBy(matrixProducts)},
 	{ID: "linear-int8-unsigned", What: "int8 weights are widened as if they had no sign",
 		Edits: in("widen.h", "inline float4 widen(char4 w) { return float4(w); }",
 			"inline float4 widen(char4 w) { return float4(float(uchar(w.x)), float(uchar(w.y)), float(uchar(w.z)), float(uchar(w.w))); }"),
 		Model: golden + "m_gemma18", Text: seven, Want: born(0, 0, qkv, linear).healedBy(matrixProducts)},
+}
+
+// gemmFaults are mistakes in the matrix product of many tokens: of prompts, never of lm_head.
+var gemmFaults = []Fault{
+	{ID: "gemm-barrier", What: "no barrier between copying a step's columns and multiplying them",
+		Edits: in("gemm.metal", "args.tokens, k, args.cols, index);\n        threadgroup_barrier(mem_flags::mem_threadgroup);", "args.tokens, k, args.cols, index);"),
+		Text:  sentence, Want: born(0, 0, qkv, linear)},
+	{ID: "gemm-barrier-reuse", What: "no barrier between multiplying a step's columns and copying the next one's over them",
+		Edits: in("gemm.metal", "        threadgroup_barrier(mem_flags::mem_threadgroup);\n    }\n", "    }\n"),
+		Text:  sentence, Want: born(0, 0, qkv, linear)},
+	{ID: "gemm-half-tile", What: "tiles are kept in half, whatever the types",
+		Edits: in("gemm.metal", "struct Kept { typedef float type; };", "struct Kept { typedef half type; };"), Text: sentence, Want: born(0, 0, qkv, linear)},
+	{ID: "gemm-half-accumulator", What: "sums are half matrices",
+		Edits: in("gemm.metal", "simdgroup_float8x8 sum[4][2]", "simdgroup_half8x8 sum[4][2]", "matrix<float, 8, 8>(0.0f)", "matrix<half, 8, 8>(half(0.0f))",
+			"threadgroup float *results = reinterpret_cast<threadgroup float *>(memory)", "threadgroup half *results = reinterpret_cast<threadgroup half *>(memory)"),
+		Text: sentence, Want: born(0, 0, qkv, linear)},
+	{ID: "gemm-transposed", What: "the tokens' matrices are loaded as they lie, not transposed",
+		Edits: in("gemm.metal", "WIDTH + k1, WIDTH, ulong2(0), true)", "WIDTH + k1, WIDTH)"), Text: sentence, Want: born(0, 0, qkv, linear)},
+	{ID: "gemm-quarter", What: "two simdgroups compute the same quarter of a tile, nobody the other two",
+		Edits: in("gemm.metal", "t1 = simd / 2 * 16", "t1 = simd % 2 * 16"), Text: sentence, Want: born(0, 0, qkv, linear)},
+	{ID: "gemm-last-step", What: "the last 32 columns are left out: < n-32 for < n",
+		Edits: in("gemm.metal", "k < args.cols;", "k + STEP < args.cols;"), Text: sentence, Want: born(0, 0, qkv, linear).because("columns from 96 on")},
+	{ID: "gemm-edge-tokens", What: "a tile of fewer than 32 tokens is not stored",
+		Edits: in("gemm.metal", "token >= args.tokens)", "t + TOKENS > args.tokens)"), Text: long, Want: born(0, 0, qkv, linear)},
+	{ID: "gemm-edge-rows", What: "a tile of fewer than 64 rows is not stored; the first to have one is gate, of 352",
+		Edits: in("gemm.metal", "row >= args.rows ||", "n + ROWS > args.rows ||"), Text: sentence, Want: born(0, 0, "gate", linear)},
+	{ID: "gemm-past-the-end", What: "results of rows that are not there are stored as well, over the next token's first ones",
+		Edits: in("gemm.metal", "row >= args.rows || ", ""), Text: sentence, Want: born(0, 0, "gate", linear)},
+	{ID: "gemm-bias-dropped", What: "the bias is not added when there are many tokens",
+		Edits: in("gemm.metal", "args.hasBias != 0 ? v + bias[row] : v", "v"), Model: qwen, Text: sentence, Want: born(0, 0, qkv, linear).because("bias is left out")},
 }

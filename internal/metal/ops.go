@@ -22,6 +22,7 @@ type (
 		eps, offset float32
 	}
 	linearArgs  struct{ rows, cols, tokens, hasBias uint32 }
+	gemmArgs    struct{ rows, cols, tokens, hasBias uint32 }
 	ropeArgs    struct{ dim, rotaryDim, stride, interleaved uint32 }
 	kvWriteArgs struct{ width, kStride, vStride uint32 }
 	scoresArgs  struct {
@@ -118,22 +119,32 @@ func (b *Backend) embed(o *engine.Embed) {
 		b.act(o.Out), b.typed(o.IDs, num.Int32), w, scale, positions)
 }
 
-// linear.metal's simdgroups compute 8 rows for one token, or 4 rows for 4 tokens; 4 of them make a threadgroup.
+// manyTokens is from where on gemm.metal multiplies. linear.metal reads a weight once for four tokens, so for nine it would read it three times.
+const manyTokens = 9
+
+// Threadgroups are of four simdgroups. linear.metal's compute 8 rows each for one token, or 4 rows for 4 tokens; gemm.metal's four together
+// 64 rows for 32 tokens, all tokens of some rows before the next rows, which so come from memory once.
 func (b *Backend) linear(o *engine.Linear) {
 	w, scale := b.matrix(o.W)
 	bias := w
 	if o.Bias != nil {
 		bias = b.float(o.Bias)
 	}
+	b.work += o.Rows() * o.W.Rows * o.W.Cols
+	args := linearArgs{uint32(o.W.Rows), uint32(o.W.Cols), uint32(o.Rows()), flag(o.Bias != nil)}
+	slots := []slot{b.act(o.Out), b.act(o.X), w, scale, bias}
+	group := size{4 * simdWidth, 1, 1}
+	if o.Rows() >= manyTokens {
+		grid := size{uint(ceil(o.Rows(), 32)) * group.Width, uint(ceil(o.W.Rows, 64)), 1}
+		queue(b, o.Site(), kernelKey{"gemm", "", o.W.Buffer.DType()}, grid, group, gemmArgs(args), slots...)
+		return
+	}
 	key, rows, tokens := kernelKey{"linear", "", o.W.Buffer.DType()}, 8, 1
 	if o.Rows() > 1 {
 		key.variant, rows, tokens = "4", 4, 4
 	}
-	group := size{4 * simdWidth, 1, 1}
 	grid := size{uint(ceil(o.W.Rows, 4*rows)) * group.Width, uint(ceil(o.Rows(), tokens)), 1}
-	queue(b, o.Site(), key, grid, group, linearArgs{uint32(o.W.Rows), uint32(o.W.Cols), uint32(o.Rows()),
-		flag(o.Bias != nil)}, b.act(o.Out), b.act(o.X), w, scale, bias)
-	b.work += o.Rows() * o.W.Rows * o.W.Cols
+	queue(b, o.Site(), key, grid, group, args, slots...)
 }
 
 func ceil(n, by int) int { return (n + by - 1) / by }

@@ -30,6 +30,7 @@ func everyOp(act num.DType, dim int, buf func(num.DType, int) engine.Buffer) []e
 	const rows, pos, heads, kvHeads, headDim, rotary, vocabulary = 5, 3, 4, 2, 10, 6, 7
 	pass := &engine.Pass{Step: 1, Rows: rows, Pos: pos}
 	one := &engine.Pass{Step: 2, Rows: 1, Pos: pos, Span: engine.Span{Decode: true}}
+	many := &engine.Pass{Step: 1, Rows: manyTokens}
 	place := func(p *engine.Pass, name string) engine.Place { return engine.Place{In: p, Name: name} }
 	hidden := func(cols int) engine.Buffer { return buf(act, rows*cols) }
 	view := func(cols int) engine.View { return engine.View{Buffer: hidden(cols + 4), Offset: 4, Stride: cols + 4} }
@@ -49,7 +50,8 @@ func everyOp(act num.DType, dim int, buf func(num.DType, int) engine.Buffer) []e
 			&engine.Embed{Place: place(pass, "embed"), Out: hidden(dim), IDs: buf(num.Int32, rows), W: m,
 				Positions: vector(keys * dim), Scale: 1},
 			&engine.Linear{Place: place(one, "qkv"), Out: hidden(vocabulary), X: hidden(dim), W: m, Bias: vector(vocabulary)},
-			&engine.Linear{Place: place(pass, "qkv"), Out: hidden(vocabulary), X: hidden(dim), W: m})
+			&engine.Linear{Place: place(pass, "qkv"), Out: hidden(vocabulary), X: hidden(dim), W: m},
+			&engine.Linear{Place: place(many, "qkv"), Out: buf(act, manyTokens*vocabulary), X: buf(act, manyTokens*dim), W: m, Bias: vector(vocabulary)})
 	}
 	i8 := engine.Matrix{Buffer: buf(num.Int8, vocabulary*dim), Scale: vector(vocabulary), Rows: vocabulary, Cols: dim}
 	ops = append(ops,

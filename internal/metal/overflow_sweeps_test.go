@@ -337,7 +337,6 @@ func (s *sweeper) context() {
 		Out: s.buf(s.act, len(scales)), P: s.of(s.act, p), V: s.of(s.act, v)}, scales, nil)
 }
 
-// linear takes tokens of every magnitude times rows of every magnitude, and one token like 1 with a bias.
 // attention sweeps the weights' exp with two keys, of which one scores 0, and that which scales sums down with scores that rise from block
 // to block.
 func (s *sweeper) attention() {
@@ -373,6 +372,7 @@ func (s *sweeper) attend(expression string, keys, values, argument []float64) {
 	swept.scores, swept.softmax = scores, softmax
 }
 
+// linear takes tokens of every magnitude, many and four, times rows of every magnitude, and one token like 1 with a bias.
 func (s *sweeper) linear() {
 	const cols = 64
 	x := magnitudes(s.act, 1)
@@ -384,8 +384,12 @@ func (s *sweeper) linear() {
 		} else {
 			m.Buffer = s.of(d, s.scaled(w, cols, false))
 		}
-		s.add("linear4", "Σx·w, 64 terms, w "+d.String(), &engine.Linear{Place: place("qkv", len(x), 0), Out: s.buf(s.act, len(x)*len(w)),
-			X: s.of(s.act, s.scaled(x, cols, false)), W: m}, products(x, w), nil)
+		product := func(kernel string, x []float64) {
+			s.add(kernel, "Σx·w, 64 terms, w "+d.String(), &engine.Linear{Place: place("qkv", len(x), 0), Out: s.buf(s.act, len(x)*len(w)),
+				X: s.of(s.act, s.scaled(x, cols, false)), W: m}, products(x, w), nil)
+		}
+		product("gemm", x)
+		product("linear4", []float64{x[0], x[len(x)/3], x[len(x)/2], x[len(x)-1]})
 		s.add("linear", "Σx·w + bias, x like 1, w "+d.String(), &engine.Linear{Place: place("qkv", 1, 0), Out: s.buf(s.act, len(w)),
 			X: s.of(s.act, s.scaled([]float64{1}, cols, false)), W: m, Bias: s.of(num.Float32, mixed(w))}, w, nil)
 	}
