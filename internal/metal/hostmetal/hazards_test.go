@@ -158,3 +158,66 @@ kernel void copy(device float *to [[buffer(0)]], device const float *from [[buff
 		})
 	}
 }
+
+// Command buffers of one queue run in the order of their commits; those of two queues in any, which the seed decides, and waiting for one
+// says nothing of the other.
+func TestQueueOrder(t *testing.T) {
+	metal(t)
+	validate(t, 0)
+	g := newGPU(t, `#include <metal_stdlib>
+using namespace metal;
+kernel void append(device uint *x [[buffer(0)]], constant uint &digit [[buffer(1)]]) { x[0] = x[0] * 10 + digit; }
+`, precise)
+	second := &gpu{t, g.device, send(g.device, "newCommandQueue"), g.library}
+	defer release(second.queue)
+	seen := map[uint32]bool{}
+	for seed := range uint64(32) {
+		validate(t, seed)
+		for try := range 2 {
+			x := buffer(g, []uint32{0})
+			var all []id
+			for digit := range uint32(4) {
+				q := []*gpu{g, second}[digit%2]
+				cb := q.encode(command{"append", line(1), line(1), 0, []any{x, digit + 1}})
+				objc.sendVoid(cb, objc.sel("commit"))
+				all = append(all, cb)
+			}
+			for _, cb := range all {
+				objc.sendVoid(cb, objc.sel("waitUntilCompleted"))
+			}
+			got := contents[uint32](x, 1)[0]
+			if s := fmt.Sprint(got); len(s) != 4 || strings.Index(s, "1") > strings.Index(s, "3") || strings.Index(s, "2") > strings.Index(s, "4") {
+				t.Fatalf("seed %d: order %d", seed, got)
+			}
+			if seed == 0 && got != 1234 && try == 0 {
+				t.Errorf("seed 0: order %d", got)
+			}
+			seen[got] = true
+		}
+	}
+	if len(seen) < 4 {
+		t.Errorf("only the orders %v in 32 seeds", seen)
+	}
+}
+
+// What Metal leaves undefined is NaN: a private buffer that nobody wrote.
+func TestPrivateIsPoisoned(t *testing.T) {
+	metal(t)
+	validate(t, 0)
+	g := newGPU(t, `#include <metal_stdlib>
+using namespace metal;
+kernel void copy(device float *to [[buffer(0)]], device const float *from [[buffer(1)]], uint i [[thread_position_in_grid]]) { to[i] = from[i]; }
+`, precise)
+	private := objc.two(g.device, objc.sel("newBufferWithLength:options:"), 4*33, 2<<4)
+	defer release(private)
+	if objc.ptr(private, objc.sel("contents")) != nil {
+		t.Error("a private buffer has contents")
+	}
+	to := buffer(g, make([]float32, 33))
+	g.must(command{"copy", line(33), line(33), 0, []any{to, private}})
+	for i, v := range contents[float32](to, 33) {
+		if v == v {
+			t.Fatalf("element %d is %v", i, v)
+		}
+	}
+}

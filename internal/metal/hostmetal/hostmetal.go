@@ -48,7 +48,7 @@ func Library() (Info, error) {
 		return Info{}, err
 	}
 	var inputs []string
-	for _, name := range []string{"exec", "check", "guard", "objc", "device", "command", "mps"} {
+	for _, name := range []string{"exec", "faults", "check", "tells", "guard", "objc", "device", "command", "mps"} {
 		inputs = append(inputs, "native/runtime/"+name+".cpp")
 	}
 	flags := c.flags()

@@ -202,6 +202,13 @@ var misuses = map[string]struct {
 	"outside in Go": {"-[MTLBuffer contents]: at byte 256 of a buffer of 256 bytes, without a label, the CPU leaves the contents", func(g *gpu) {
 		contents[float32](validated(g), 65)[64] = 1
 	}},
+	"too much threadgroup memory": {"threadgroup memory of 40000 bytes exceeds 32768", func(g *gpu) {
+		e := send(send(g.queue, "commandBuffer"), "computeCommandEncoder")
+		objc.two(e, objc.sel("setThreadgroupMemoryLength:atIndex:"), 20000, 0)
+		objc.two(e, objc.sel("setThreadgroupMemoryLength:atIndex:"), 20000, 1)
+		b := buffer(g, []float32{1})
+		g.dispatch(e, command{"saxpy", line(1), line(1), 0, []any{b, b, []uint32{1, 0}}})
+	}},
 	"no pipeline": {"A compute pipeline state must be set", func(g *gpu) {
 		e := send(send(g.queue, "commandBuffer"), "computeCommandEncoder")
 		objc.dispatch(e, objc.sel("dispatchThreadgroups:threadsPerThreadgroup:"), line(1), line(1))

@@ -2,6 +2,8 @@
 #pragma once
 #include "msl_math.h"
 
+extern "C" void* __tsan_memcpy(void*, const void*, unsigned long);  // the checked mode's
+
 namespace msl {
 extern const MslRuntime* rt;  // given to msl_lib when the library is loaded
 
@@ -57,6 +59,9 @@ struct Together {
     MSL_INL Together() { if (MSL_CHECKED) rt->together(msl_self(), true); }
     MSL_INL ~Together() { if (MSL_CHECKED) rt->together(msl_self(), false); }
 };
+
+// Copies from memory that others see. Compilers tell the checked mode nothing of a memcpy.
+MSL_INL void fetch(void* to, const void* from, size_t n) { MSL_CHECKED ? __tsan_memcpy(to, from, n) : __builtin_memcpy(to, from, n); }
 
 template <class T> MSL_INL T slot(const MslSimd* s, uint bank, uint lane) { return Lane<T>::get(s->slots[bank], lane); }
 

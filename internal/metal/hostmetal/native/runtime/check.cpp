@@ -1,9 +1,8 @@
 #include "check.h"
 
-#include "objc.h"
-
 #include <dlfcn.h>
 #include <link.h>
+#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -196,8 +195,6 @@ struct Place {
     explicit Place(const void* pc) { check_place(pc, text, sizeof text); }
 };
 
-enum { code_internal = 1, code_page_fault = 3 };  // MTLCommandBufferError
-
 // "thread [1 0 0]", and of which threadgroup and dispatch if they are others.
 struct Who {
     char text[200];
@@ -225,7 +222,7 @@ struct Who {
         snprintf(between, sizeof between, "without a memoryBarrierWithScope: between the dispatches of a concurrent encoder");
     else if (!same_group(other, mine)) snprintf(between, sizeof between, "which nothing orders: the threadgroups of a dispatch run in any order");
     else snprintf(between, sizeof between, "without a %s_barrier(mem_flags::%s) between", same_simdgroup(other, mine) ? "simdgroup" : "threadgroup", flags);
-    exec_die(running(), code_internal, Place(pc).text, "data race in %s: %s by %s here, %s by %s in %s %s", where, write ? "write" : "read",
+    check_die(code_internal, pc, "data race in %s: %s by %s here, %s by %s in %s %s", where, write ? "write" : "read",
              Who(mine).text, other.write ? "write" : "read", Who(other).text, Place(other.pc).text, between);
 }
 
@@ -239,8 +236,8 @@ const char* name(const Range& r) { return state.group->cmd->k->arg_names[r.arg];
     for (u32 i = 0; i < state.nvariables; ++i)
         if (state.variables[i].at <= at && (!v || v->at < state.variables[i].at)) v = &state.variables[i];
     const char* what = write ? "store" : "load";
-    if (!v) exec_die(running(), code_page_fault, Place(pc).text, "invalid threadgroup %s of %u bytes, before the first variable", what, n);
-    exec_die(running(), code_page_fault, Place(pc).text, "invalid threadgroup %s of %u bytes at %s[%u], which has %u elements (%u bytes)", what, n,
+    if (!v) check_die(code_page_fault, pc, "invalid threadgroup %s of %u bytes, before the first variable", what, n);
+    check_die(code_page_fault, pc, "invalid threadgroup %s of %u bytes at %s[%u], which has %u elements (%u bytes)", what, n,
              v->name, (at - v->at) / v->element, v->size / v->element, v->size);
 }
 
@@ -265,7 +262,7 @@ void access_threadgroup(uintptr_t a, u32 n, bool write, bool atomic, const void*
         if (__builtin_expect(other || unwritten, 0)) {
             static char where[200];
             snprintf(where, sizeof where, "threadgroup memory (byte %u, %s[%u])", v->logical + i - v->at, v->name, (i - v->at) / v->element);
-            if (!other) exec_die(running(), code_internal, Place(pc).text, "uninitialised read of %s: no thread of the threadgroup has written it", where);
+            if (!other) check_die(code_internal, pc, "uninitialised read of %s: no thread of the threadgroup has written it", where);
             die_of_race(*other, t, write, pc, where, "mem_threadgroup");
         }
         note(c, t, state.epoch, write, atomic, pc);
@@ -284,13 +281,13 @@ void access_threadgroup(uintptr_t a, u32 n, bool write, bool atomic, const void*
     }
     const char* what = write ? "store" : "load";
     if (!best || distance > 1ull << 30)
-        exec_die(running(), code_page_fault, Place(pc).text, "invalid device %s of %u bytes, far from every bound buffer", what, n);
+        check_die(code_page_fault, pc, "invalid device %s of %u bytes, far from every bound buffer", what, n);
     u32 size = argument(*best).size;
     long long at = (long long)(a - best->lo), i = at >= 0 ? at / size : -((-at + size - 1) / size);
     if (!distance)
-        exec_die(running(), code_page_fault, Place(pc).text, "invalid device store of %u bytes at %s[%lld], buffer(%u): the kernel takes it as %s", n, name(*best),
+        check_die(code_page_fault, pc, "invalid device store of %u bytes at %s[%lld], buffer(%u): the kernel takes it as %s", n, name(*best),
                  i, argument(*best).index, argument(*best).flags & MSL_CONSTANT ? "constant" : "const");
-    exec_die(running(), code_page_fault, Place(pc).text, "invalid device %s of %u bytes at %s[%lld], buffer(%u), which has %llu elements (%llu bytes)", what, n,
+    check_die(code_page_fault, pc, "invalid device %s of %u bytes at %s[%lld], buffer(%u), which has %llu elements (%llu bytes)", what, n,
              name(*best), i, argument(*best).index, (u64)(best->hi - best->lo) / size, (u64)(best->hi - best->lo));
 }
 
@@ -339,7 +336,9 @@ bool is_internal(uintptr_t a, bool write) {
     return a - (uintptr_t)m.cmds < m.n * sizeof(MslCmd) || (a >= state.image_lo && a < state.image_hi) || (a >= state.self_lo && a < state.self_hi);
 }
 
-__attribute__((noinline)) void access(uintptr_t a, u32 n, bool write, bool atomic, const void* pc) {
+}  // namespace
+
+void check_access(uintptr_t a, u32 n, bool write, bool atomic, const void* pc) {
     if (a >= state.stack_lo && a < state.stack_hi) return;
     if (a - (uintptr_t)state.arena < arena_size) return access_threadgroup(a, n, write, atomic, pc);
     for (u32 i = 0; i < state.nranges; ++i) {
@@ -351,7 +350,15 @@ __attribute__((noinline)) void access(uintptr_t a, u32 n, bool write, bool atomi
     if (!is_internal(a, write)) die_of_bounds(a, n, write, pc);
 }
 
+void check_die(int code, const void* pc, const char* fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    exec_die(running(), code, Place(pc).text, fmt, ap);
+}
+
 // ---- commands ----
+
+namespace {
 
 // The library that holds an address.
 struct Image {
@@ -527,7 +534,7 @@ void check_passed(MslThread* t, u32 flags, bool whole) {
     u32 lanes = g->nthreads - t->simd->id * MSL_SIMD, all = lanes < MSL_SIMD ? (1u << lanes) - 1 : ~0u;
     u32 passed = whole ? all : t->simd->mask[(t->simd->gen - 1) & 1];
     if (passed != all)
-        exec_die(t, code_internal, Place(__builtin_return_address(0)).text, "simdgroup_barrier: lanes 0x%x of the simdgroup do not reach it", all & ~passed);
+        check_die(code_internal, __builtin_return_address(0), "simdgroup_barrier: lanes 0x%x of the simdgroup do not reach it", all & ~passed);
     Behind& b = state.behind[t->tid];
     u32* n = whole ? b.barriers : b.simd_barriers;
     n[device_space] += flags & 1;
@@ -548,86 +555,3 @@ void* check_variable(MslThread* t, u32 size, u32 align, u32 element, const char*
 }
 
 void check_together(MslThread* t, bool on) { state.behind[t->tid].together = on; }
-
-// ---- the entry points of -fsanitize=thread ----
-
-#define PC __builtin_return_address(0)
-#define SIZE(n)                                                                                                    \
-    EXPORT void __tsan_read##n(uintptr_t a) { access(a, n, false, false, PC); }                                    \
-    EXPORT void __tsan_write##n(uintptr_t a) { access(a, n, true, false, PC); }                                    \
-    EXPORT void __tsan_unaligned_read##n(uintptr_t a) { access(a, n, false, false, PC); }                          \
-    EXPORT void __tsan_unaligned_write##n(uintptr_t a) { access(a, n, true, false, PC); }
-SIZE(1) SIZE(2) SIZE(4) SIZE(8) SIZE(16)
-EXPORT void __tsan_read_range(uintptr_t a, size_t n) { if (n) access(a, (u32)n, false, false, PC); }
-EXPORT void __tsan_write_range(uintptr_t a, size_t n) { if (n) access(a, (u32)n, true, false, PC); }
-EXPORT void* __tsan_memcpy(void* to, const void* from, size_t n) {
-    if (n) access((uintptr_t)from, (u32)n, false, false, PC), access((uintptr_t)to, (u32)n, true, false, PC);
-    return memcpy(to, from, n);
-}
-EXPORT void* __tsan_memmove(void* to, const void* from, size_t n) {
-    if (n) access((uintptr_t)from, (u32)n, false, false, PC), access((uintptr_t)to, (u32)n, true, false, PC);
-    return memmove(to, from, n);
-}
-EXPORT void* __tsan_memset(void* to, int v, size_t n) {
-    if (n) access((uintptr_t)to, (u32)n, true, false, PC);
-    return memset(to, v, n);
-}
-EXPORT void __tsan_init() {}
-
-// What -fsanitize=bounds, alignment and integer-divide-by-zero call. The first argument also has the place, but that may be in the prelude.
-struct Type {
-    unsigned short kind, info;
-    char           name[1];
-};
-struct IndexMistake {
-    const char* file;
-    u32         line, column;
-    Type *      array, *index;
-};
-struct TypeMistake {
-    const char*   file;
-    u32           line, column;
-    Type*         type;
-    unsigned char log_align, kind;
-};
-EXPORT void __ubsan_handle_type_mismatch_v1(TypeMistake* m, uintptr_t a) {
-    u32 align = 1u << m->log_align;
-    if (a % align)
-        exec_die(running(), code_page_fault, Place(PC).text, "misaligned access to %s: the address is %u bytes past a multiple of %u", m->type->name, (u32)(a % align), align);
-}
-EXPORT void __ubsan_handle_out_of_bounds(IndexMistake* m, uintptr_t i) {
-    exec_die(running(), code_internal, Place(PC).text, "index %ld out of the bounds of %s", (long)i, m->array->name);
-}
-EXPORT void __ubsan_handle_divrem_overflow(void*, uintptr_t, uintptr_t) {
-    exec_die(running(), code_internal, Place(PC).text, "integer division by zero, or overflow");
-}
-
-// One thread runs, so that atomics need be none.
-#define ATOMIC(bits, T)                                                                                             \
-    EXPORT T __tsan_atomic##bits##_load(const volatile T* p, int) { access((uintptr_t)p, sizeof(T), false, true, PC); return *p; } \
-    EXPORT void __tsan_atomic##bits##_store(volatile T* p, T v, int) { access((uintptr_t)p, sizeof(T), true, true, PC); *p = v; } \
-    EXPORT T __tsan_atomic##bits##_exchange(volatile T* p, T v, int) {                                              \
-        access((uintptr_t)p, sizeof(T), true, true, PC);                                                            \
-        T was = *p;                                                                                                 \
-        *p = v;                                                                                                     \
-        return was;                                                                                                 \
-    }                                                                                                               \
-    EXPORT T __tsan_atomic##bits##_compare_exchange_val(volatile T* p, T want, T v, int, int) {                     \
-        access((uintptr_t)p, sizeof(T), true, true, PC);                                                            \
-        T was = *p;                                                                                                 \
-        if (was == want) *p = v;                                                                                    \
-        return was;                                                                                                 \
-    }                                                                                                               \
-    EXPORT int __tsan_atomic##bits##_compare_exchange_strong(volatile T* p, T* want, T v, int, int) {               \
-        access((uintptr_t)p, sizeof(T), true, true, PC);                                                            \
-        T was = *p;                                                                                                 \
-        if (was == *want) return *p = v, 1;                                                                         \
-        return *want = was, 0;                                                                                      \
-    }                                                                                                               \
-    EXPORT int __tsan_atomic##bits##_compare_exchange_weak(volatile T* p, T* want, T v, int, int) {                 \
-        access((uintptr_t)p, sizeof(T), true, true, PC);                                                            \
-        T was = *p;                                                                                                 \
-        if (was == *want) return *p = v, 1;                                                                         \
-        return *want = was, 0;                                                                                      \
-    }
-ATOMIC(32, msl_u32) ATOMIC(64, msl_u64)

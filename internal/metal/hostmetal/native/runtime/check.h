@@ -5,6 +5,7 @@
 #include "exec.h"
 
 #include <stddef.h>
+#include <stdint.h>
 
 extern bool    check_on;    // new libraries are compiled for it, and new buffers are guarded
 extern msl_u64 check_seed;  // of the order; 0 is that of the indices
@@ -21,6 +22,13 @@ void check_begin(const CheckMemory& m);       // of a run
 void check_command(MslGroup* g, msl_u32 i);   // the next command to run; places its threadgroup memory
 void check_group(MslGroup* g, msl_u64 index); // the next threadgroup of it
 void check_thread(msl_u32 id);                // the next thread of it, where threads have no stack of their own
+
+// A load or store of the kernel, told before it is done; pc is where the call that tells of it returns to.
+void check_access(uintptr_t a, msl_u32 n, bool write, bool atomic, const void* pc);
+
+// Ends the command with an error at pc. code is a MTLCommandBufferError.
+enum { code_internal = 1, code_page_fault = 3 };
+[[noreturn]] __attribute__((format(printf, 3, 4))) void check_die(int code, const void* pc, const char* fmt, ...);
 
 // What kernels call through MslRuntime.
 void  check_passed(MslThread* t, msl_u32 flags, bool whole);

@@ -37,18 +37,24 @@ void let_go(CommandBuffer* b) {
     b->nheld = b->ncmds = 0;
 }
 
-// Takes a committed command buffer off the list: the oldest, or, in the checked mode's order, the oldest of any queue.
+bool first_of_queue(CommandBuffer* b) {
+    CommandBuffer* c = run_first;
+    while (c->queue != b->queue) c = c->next;
+    return c == b;
+}
+
+// Takes a committed command buffer off the list: the oldest, or, in a seed's order, the oldest of any queue.
 CommandBuffer* take_one() {
-    CommandBuffer **at = &run_first, *before = 0;
-    for (msl_u32 skip = check_random(64); skip && (*at)->next; --skip) {
-        CommandBuffer* c = *at;
-        bool first = true;  // of its queue
-        for (CommandBuffer* o = run_first; o != c->next; o = o->next) first = first && o->queue != c->next->queue;
-        if (!first) break;
-        before = c;
-        at = &c->next;
+    CommandBuffer **at = &run_first, *before = 0, *b = run_first;
+    static u64 taken;
+    if (check_seed) {
+        u64 queues = 0, random = (check_seed + ++taken) * 0x9e3779b97f4a7c15u >> 32;
+        for (CommandBuffer* c = run_first; c; c = c->next) queues += first_of_queue(c);
+        for (u64 skip = random % queues + 1; skip; before = b, at = &b->next) {
+            b = *at;
+            if (first_of_queue(b) && !--skip) break;
+        }
     }
-    CommandBuffer* b = *at;
     *at = b->next;
     if (run_last == b) run_last = before;
     return b;
@@ -79,10 +85,11 @@ void run_one() {
     pthread_cond_broadcast(&run_completed);
 }
 
+// Executes without being asked, but not in a seed's order: that must not depend on when somebody commits.
 void* runner_main(void*) {
     pthread_mutex_lock(&run_mu);
     for (;;) {
-        while (!run_first || running) pthread_cond_wait(running ? &run_completed : &run_committed, &run_mu);
+        while (!run_first || running || check_seed) pthread_cond_wait(running ? &run_completed : &run_committed, &run_mu);
         run_one();
     }
 }
@@ -164,6 +171,7 @@ void command_buffer_wait(CommandBuffer* b, SEL) {
 }
 u64 command_buffer_status(CommandBuffer* b, SEL) {
     pthread_mutex_lock(&run_mu);
+    if (check_seed && b->status < 4 && b->status >= 2 && !running) run_one();
     u64 s = b->status;
     if (s >= 4) guard_completed(b->queue, b->number);
     pthread_mutex_unlock(&run_mu);

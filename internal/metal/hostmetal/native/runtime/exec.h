@@ -2,6 +2,8 @@
 #pragma once
 #include "../abi.h"
 
+#include <stdarg.h>
+
 // Where and why a command failed. code is a MTLCommandBufferError.
 struct ExecError {
     int     code;  // 0: no error
@@ -13,7 +15,7 @@ struct ExecError {
 extern const MslRuntime exec_runtime, exec_checked_runtime;
 
 // Ends the command that runs on this thread with an error at a place, as check_place wrote it.
-[[noreturn]] __attribute__((format(printf, 4, 5))) void exec_die(MslThread* t, int code, const char* place, const char* fmt, ...);
+[[noreturn]] void exec_die(MslThread* t, int code, const char* place, const char* fmt, va_list ap);
 
 void exec_init(msl_u32 threads);
 

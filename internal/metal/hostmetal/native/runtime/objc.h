@@ -30,7 +30,7 @@ struct Class : Object {
     const Method* class_methods;  // likewise; null if clients cannot reach the class
     Method*       table;          // open hash table of all methods by selector; made by objc_init
     size_t        mask;
-    long          alive;          // instances; atomic
+    long          alive = 0;      // instances; atomic
 };
 
 void    objc_init();                 // once; every exported function calls it first

@@ -21,7 +21,7 @@ kernel void tile_reused(device float *out [[buffer(0)]], threadgroup float *tile
 }
 kernel void matrix_past(device half *out [[buffer(0)]], device const half *x [[buffer(1)]], uint i [[thread_position_in_grid]]) {
     simdgroup_half8x8 m;
-    simdgroup_load(m, x, 20);       // want invalid device load of 2 bytes at x[140], buffer(1), which has 128 elements (256 bytes)
+    simdgroup_load(m, x, 20);       // want at x[140], buffer(1), which has 128 elements (256 bytes)
     if (i < 32) simdgroup_store(m, out, 8);
 }
 
