@@ -32,7 +32,7 @@ func everyFusion(act num.DType, rows int, buf func(num.DType, int) engine.Buffer
 	view := func(cols int) engine.View { return engine.View{Buffer: hidden(cols + 4), Offset: 4, Stride: cols + 4} }
 	att := engine.Attention{Heads: heads, KVHeads: kvHeads, Dim: dim}
 	const width = kvHeads * dim
-	scores, weights, k, v := buf(act, heads*rows*(pos+rows)), buf(act, heads*rows*(pos+rows)), buf(act, capacity*width), buf(act, capacity*width)
+	scores, weights, k, v := buf(act, heads*rows*(pos+rows)), buf(act, heads*rows*(pos+rows+dim)), buf(act, capacity*width), buf(act, capacity*width)
 	variant := "attention"
 	if rows > 1 {
 		variant = "attention4"
@@ -242,11 +242,13 @@ func TestNotFused(t *testing.T) {
 	fuseAll(b)
 	other := func(n int) engine.Buffer { return buf(num.Float32, n) }
 	for name, change := range map[string]func(f *fused){
-		"attention: the softmax of other scores":      func(f *fused) { f.ops[1].(*engine.Softmax).X = other(400) },
-		"attention: the context of other weights":     func(f *fused) { f.ops[2].(*engine.Context).P = other(400) },
-		"attention: it writes its queries":            func(f *fused) { f.ops[2].(*engine.Context).Out = f.ops[0].(*engine.Scores).Q.Buffer },
-		"attention: one head of values":               func(f *fused) { f.ops[2].(*engine.Context).KVHeads = 1 },
-		"norm, add, norm of 31: other rows are added": func(f *fused) { f.ops[1].(*engine.Add).B = other(5 * 31) },
+		"attention: the softmax of other scores":          func(f *fused) { f.ops[1].(*engine.Softmax).X = other(400) },
+		"attention: the context of other weights":         func(f *fused) { f.ops[2].(*engine.Context).P = other(400) },
+		"attention: it writes its queries":                func(f *fused) { f.ops[2].(*engine.Context).Out = f.ops[0].(*engine.Scores).Q.Buffer },
+		"attention: it writes where the weights were":     func(f *fused) { f.ops[2].(*engine.Context).Out = f.ops[1].(*engine.Softmax).Out },
+		"norm, add of 31: the sum takes the norm's place": func(f *fused) { f.ops[1].(*engine.Add).Out = f.ops[1].(*engine.Add).B },
+		"attention: one head of values":                   func(f *fused) { f.ops[2].(*engine.Context).KVHeads = 1 },
+		"norm, add, norm of 31: other rows are added":     func(f *fused) { f.ops[1].(*engine.Add).B = other(5 * 31) },
 		"norm, add of 31: heads are normed": func(f *fused) {
 			n := f.ops[0].(*engine.RMSNorm)
 			n.Heads, n.Dim = 31, 1
