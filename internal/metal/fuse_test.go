@@ -214,6 +214,9 @@ func (f *fused) run(t *testing.T, b *Backend, oneByOne bool) (written [][]byte) 
 	for _, op := range f.ops {
 		b.Run(op)
 		if oneByOne {
+			if n := len(b.pending); n != 1 || b.pending[0].key.shader == strings.TrimSuffix(f.kernel, "4") {
+				t.Fatalf("%s, looked at in between: %s is one of %d dispatches", f.name, b.pending[n-1].key.shader, n)
+			}
 			if err := b.Sync(); err != nil {
 				t.Fatal(err)
 			}
