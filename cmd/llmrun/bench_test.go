@@ -269,7 +269,7 @@ func TestBenchCompare(t *testing.T) {
 func TestBenchPositions(t *testing.T) {
 	out, talk, exit := command("", append(slices.Clone(quick[:len(quick)-2]), "--model", "../../testdata/golden/v2", "--context", "4,9999")...)
 	want := "warning       context 9999 is left out: the model has learned "
-	if exit != exitDone || !strings.Contains(out, want) || strings.Count(out, "decode") != 1 {
+	if exit != exitDone || !strings.Contains(out, want) || strings.Count(out, "\n    decode ") != 1 {
 		t.Errorf("exit %d, want %q and one row of decode, got %s%s", exit, want, out, talk)
 	}
 	_, talk, exit = command("", append(slices.Clone(quick[:len(quick)-2]), "--model", "../../testdata/golden/v2", "--context", "9999")...)
