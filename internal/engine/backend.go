@@ -49,7 +49,7 @@ type Backend interface {
 }
 
 // Fuser is a backend that can run several ops as one kernel. Whoever looks at buffers between two ops sees them as without: then no
-// kernel is fused over that place.
+// kernel is fused over that place. Who looks later finds NaN where such a kernel has not written what its ops hand to each other.
 type Fuser interface {
 	// Fusions lists the fused kernels that are in use.
 	Fusions() []Fusion
