@@ -16,7 +16,10 @@ import (
 
 var barrier = regexp.MustCompile(`\b(threadgroup|simdgroup)_barrier\(mem_flags::\w+\);`)
 
-// TestEveryBarrierIsNeeded removes each barrier of each shader, one at a time, and runs the kernels of the shader until the validator reports
+// instance is an instance of a kernel.
+var instance = regexp.MustCompile(`(?m)^template \[\[host_name\("\w+"\)\]\].*;$`)
+
+// TestEveryBarrierIsNeeded removes each barrier of each shader, of which the validator has nothing to report, one at a time, and runs the kernels of the shader until the validator reports
 // what the barrier was for.
 func TestEveryBarrierIsNeeded(t *testing.T) {
 	t.Setenv(validateVariable, "1")
@@ -34,6 +37,12 @@ func TestEveryBarrierIsNeeded(t *testing.T) {
 			line := 1 + strings.Count(string(text[:at[0]]), "\n")
 			t.Run(fmt.Sprintf("%s:%d", file, line), func(t *testing.T) {
 				without := string(text[:at[0]]) + ";" + string(text[at[1]:])
+				without = instance.ReplaceAllStringFunc(without, func(line string) string {
+					if strings.Contains(line, "_f32") {
+						return line
+					}
+					return "" // of other types: they have the same barriers
+				})
 				removed(t, all, func(f, source string) (string, error) {
 					if f == file {
 						return without, nil
@@ -123,7 +132,9 @@ func workouts(t *testing.T) (all []workout) {
 		for _, d := range b.pending {
 			w.shaders = append(w.shaders, d.key.shader)
 		}
-		b.pending = b.pending[:0]
+		if err := b.Sync(); err != nil {
+			t.Fatalf("%s: with all barriers in their place: %v", w.name, err)
+		}
 	}
 	return all
 }

@@ -8,6 +8,9 @@
 // compiler: a pre-pass in Go (prepass.go) finds the kernels, and a metal_stdlib of our own
 // (native/prelude) gives their words a meaning in C++.
 //
+// Its checked mode (Validate) compiles kernels so that they tell of each load and store (check.cpp), and says what would
+// go wrong on a GPU: testdata/hazards has one of each.
+//
 // Results in safe math mode have the same bits on every machine and with every compiler.
 package hostmetal
 

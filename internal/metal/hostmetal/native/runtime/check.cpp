@@ -40,7 +40,6 @@ namespace {
 
 // ---- what threads did to memory ----
 
-// Memory kinds, as bits of mem_flags are counted.
 enum Space { threadgroup_space, device_space };
 
 // When and where a thread touched a byte or element. Epochs count barriers that order the memory: a threadgroup's go up through all
@@ -60,14 +59,14 @@ const u32 whole_simdgroup = MSL_THREADS;  // plus its number: the thread of what
 
 u32 simdgroup_of(u32 thread) { return thread < whole_simdgroup ? thread / MSL_SIMD : thread - whole_simdgroup; }
 
-// The thread that runs, and how many barriers lie behind it.
+// How many barriers lie behind a thread, of the threadgroup and of the simdgroup, by the Space that they order.
 struct Behind {
-    u32  barriers[2], simd_barriers[2];  // by Space
-    bool together;
+    u32  barriers[2], simd_barriers[2];
+    bool together;  // what it does, its simdgroup does
 };
 
 // A segment is the commands that nothing orders: one, or those between two barriers of a concurrent encoder.
-
+//
 // The cells of a buffer that somebody writes. granule: bytes of the elements that it is read and written by.
 struct Shadow {
     uintptr_t lo, hi;
@@ -343,7 +342,7 @@ void check_access(uintptr_t a, u32 n, bool write, bool atomic, const void* pc) {
     if (a - (uintptr_t)state.arena < arena_size) return access_threadgroup(a, n, write, atomic, pc);
     for (u32 i = 0; i < state.nranges; ++i) {
         const Range& r = state.ranges[i];
-        if (a < r.lo || a + n > r.hi || write > r.writable) continue;
+        if (a < r.lo || a + n > r.hi || (write && !r.writable)) continue;
         if (r.shadow) access_shadow(r, a, n, write, atomic, pc);
         return;
     }
@@ -509,7 +508,7 @@ void check_command(MslGroup* g, u32 i) {
     s.nbound = s.nvariables;
 }
 
-void check_group(MslGroup*, u64 index) {
+void check_group(u64 index) {
     State& s = state;
     next_epoch();
     s.nvariables = s.nbound;

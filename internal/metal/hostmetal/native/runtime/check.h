@@ -19,9 +19,9 @@ struct CheckMemory {
     msl_u32       n;
 };
 void check_begin(const CheckMemory& m);       // of a run
-void check_command(MslGroup* g, msl_u32 i);   // the next command to run; places its threadgroup memory
-void check_group(MslGroup* g, msl_u64 index); // the next threadgroup of it
-void check_thread(msl_u32 id);                // the next thread of it, where threads have no stack of their own
+void check_command(MslGroup* g, msl_u32 i);  // the next command to run; places its threadgroup memory
+void check_group(msl_u64 index);             // the next threadgroup of it
+void check_thread(msl_u32 id);               // the next thread of it, where threads have no stack of their own
 
 // A load or store of the kernel, told before it is done; pc is where the call that tells of it returns to.
 void check_access(uintptr_t a, msl_u32 n, bool write, bool atomic, const void* pc);

@@ -248,7 +248,7 @@ void run_threads(Worker* w, const MslCmd* c) {
 void run_group(Worker* w, const MslCmd* c, u64 idx) {
     static const u32 origin[3] = {0, 0, 0};
     place_group(w, c, idx);
-    if (w->checked) check_group(&w->g, idx);
+    if (w->checked) check_group(idx);
     if (c->k->flags & MSL_SYNCS) run_fibers(w, c);
     else if (w->checked) run_threads(w, c);
     else c->k->loop(&w->g, origin, w->g.size);
