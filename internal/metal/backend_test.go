@@ -277,6 +277,20 @@ func TestOpenErrors(t *testing.T) {
 	}
 }
 
+// TestRefuse asks nil, which says no to everything, as the oldest of devices would.
+func TestRefuse(t *testing.T) {
+	open(t, Options{Activations: num.Float32}).Close()
+	for want, refuse := range map[string]func(device) error{
+		"metal: : want unified memory, the device has none":                refuse,
+		"metal: bfloat16 activations: want GPU family Metal3,  has it not": refuseBFloat,
+	} {
+		var none *UnavailableError
+		if err := refuse(device{}); !errors.As(err, &none) || err.Error() != want || none.Hint() == "" {
+			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+}
+
 func TestInfo(t *testing.T) {
 	if info := open(t, Options{Activations: num.BFloat16}).Info(); info.LanguageVersion != "3.1" {
 		t.Errorf("bfloat16 activations: %+v", info)
