@@ -91,7 +91,7 @@ func (u *used) note(name string, r finding) {
 // returns what it found, by output.
 func check(tb testing.TB, b engine.Backend, op engine.Op) []finding {
 	tb.Helper()
-	outs, ins := op.Operands()
+	outs, ins := op.Operands(nil, nil)
 	before := map[engine.Buffer][]byte{}
 	for _, o := range append(outs, ins...) {
 		before[o.Buffer] = bytes.Clone(host(tb, o.Buffer))

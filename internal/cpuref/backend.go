@@ -101,7 +101,7 @@ func (b *Backend) Run(op engine.Op) {
 }
 
 func (b *Backend) run(op engine.Op) error {
-	outs, ins := op.Operands()
+	outs, ins := op.Operands(nil, nil)
 	out, err := open(outs)
 	if err != nil {
 		return err

@@ -41,7 +41,7 @@ func outputs(t *testing.T, kernels *kernel.Set, threads int, wrap func(*Backend)
 	for _, c := range backendtest.Cases() {
 		op := c.Build(t, wrap(b))
 		b.Run(op)
-		outs, _ := op.Operands()
+		outs, _ := op.Operands(nil, nil)
 		for _, o := range outs {
 			data, err := o.Buffer.Host()
 			if err != nil {

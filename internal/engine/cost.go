@@ -25,14 +25,14 @@ func (s *Session) Costs(p Pass) []Cost {
 		if _, ok := op.(*KVWrite); ok {
 			written = cached
 		}
-		out, _ := op.Operands()
+		out, _ := op.Operands(nil, nil)
 		for _, o := range out {
 			written[o.Buffer] = true
 		}
 	}
 	costs := make([]Cost, len(ops))
 	for i, op := range ops {
-		_, in := op.Operands()
+		_, in := op.Operands(nil, nil)
 		for _, o := range in {
 			if _, ok := op.(*Embed); ok {
 				o = gathered(o, p.Rows)

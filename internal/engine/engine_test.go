@@ -152,7 +152,7 @@ func TestProgram(t *testing.T) {
 			if !slices.Contains(engine.Families, op.Family()) {
 				t.Errorf("%s: %v has family %q", model, op.Site(), op.Family())
 			}
-			outs, ins := op.Operands()
+			outs, ins := op.Operands(nil, nil)
 			for _, out := range outs {
 				for _, in := range ins {
 					if out.Buffer == in.Buffer {
@@ -250,7 +250,7 @@ type breaker struct {
 func (b *breaker) Run(op engine.Op) {
 	b.Backend.Run(op)
 	if op.Site() == b.site {
-		outs, _ := op.Operands()
+		outs, _ := op.Operands(nil, nil)
 		host, err := outs[0].Buffer.Host()
 		if err != nil {
 			panic(err)

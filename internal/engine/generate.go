@@ -113,7 +113,7 @@ func FindNonFinite(ctx context.Context, s *Session, prompt, ids []int) (birth *B
 
 // nonFiniteOutput looks at what op wrote just now.
 func nonFiniteOutput(op Op) (*Birth, error) {
-	outs, _ := op.Operands()
+	outs, _ := op.Operands(nil, nil)
 	for _, o := range outs {
 		host, err := o.Buffer.Host()
 		if err != nil {

@@ -7,10 +7,9 @@ type Op interface {
 	Site() Site
 	Family() Family
 	Pass() *Pass
-	// Operands names what the op writes and what it reads, with its extent in this pass. A nil buffer is left out.
-	Operands() (out, in []Operand)
-	// AppendOperands appends them, so that who asks again and again need not allocate.
-	AppendOperands(out, in []Operand) (_, _ []Operand)
+	// Operands appends to out what the op writes and to in what it reads, by name and with its extent in this pass. A nil buffer is left
+	// out. Operands(nil, nil) makes new lists; who asks again and again need not allocate.
+	Operands(out, in []Operand) (_, _ []Operand)
 }
 
 // Operand is a piece of a buffer that an op reads or writes: Rows rows of Cols elements, row r beginning at

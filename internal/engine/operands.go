@@ -35,8 +35,8 @@ func appendWeight(in []Operand, m Matrix) []Operand {
 	return in
 }
 
-// AppendOperands is documented at Op.
-func (o *Embed) AppendOperands(out, in []Operand) (_, _ []Operand) {
+// Operands is documented at Op.
+func (o *Embed) Operands(out, in []Operand) (_, _ []Operand) {
 	in = appendWeight(append(in, flat("ids", o.IDs, 1, o.Rows())), o.W)
 	if o.Positions != nil {
 		in = append(in, Operand{"positions", o.Positions, o.In.Pos * o.W.Cols, o.W.Cols, o.Rows(), o.W.Cols})
@@ -44,21 +44,21 @@ func (o *Embed) AppendOperands(out, in []Operand) (_, _ []Operand) {
 	return append(out, flat("out", o.Out, o.Rows(), o.W.Cols)), in
 }
 
-// AppendOperands is documented at Op.
-func (o *RMSNorm) AppendOperands(out, in []Operand) (_, _ []Operand) {
+// Operands is documented at Op.
+func (o *RMSNorm) Operands(out, in []Operand) (_, _ []Operand) {
 	width := o.Heads * o.Dim
 	return append(out, flat("out", o.Out, o.Rows(), width)),
 		append(in, strided("x", o.X, o.Rows(), width), flat("w", o.W, 1, o.Dim))
 }
 
-// AppendOperands is documented at Op.
-func (o *LayerNorm) AppendOperands(out, in []Operand) (_, _ []Operand) {
+// Operands is documented at Op.
+func (o *LayerNorm) Operands(out, in []Operand) (_, _ []Operand) {
 	return append(out, flat("out", o.Out, o.Rows(), o.Dim)),
 		append(in, flat("x", o.X, o.Rows(), o.Dim), flat("w", o.W, 1, o.Dim), flat("bias", o.Bias, 1, o.Dim))
 }
 
-// AppendOperands is documented at Op.
-func (o *Linear) AppendOperands(out, in []Operand) (_, _ []Operand) {
+// Operands is documented at Op.
+func (o *Linear) Operands(out, in []Operand) (_, _ []Operand) {
 	in = appendWeight(append(in, flat("x", o.X, o.Rows(), o.W.Cols)), o.W)
 	if o.Bias != nil {
 		in = append(in, flat("bias", o.Bias, 1, o.W.Rows))
@@ -66,15 +66,15 @@ func (o *Linear) AppendOperands(out, in []Operand) (_, _ []Operand) {
 	return append(out, flat("out", o.Out, o.Rows(), o.W.Rows)), in
 }
 
-// AppendOperands is documented at Op.
-func (o *RoPE) AppendOperands(out, in []Operand) (_, _ []Operand) {
+// Operands is documented at Op.
+func (o *RoPE) Operands(out, in []Operand) (_, _ []Operand) {
 	width := o.Heads * o.Dim
 	return append(out, flat("out", o.Out, o.Rows(), width)), append(in, strided("x", o.X, o.Rows(), width),
 		Operand{"table", o.Table, o.In.Pos * o.RotaryDim, o.RotaryDim, o.Rows(), o.RotaryDim})
 }
 
-// AppendOperands is documented at Op.
-func (o *KVWrite) AppendOperands(out, in []Operand) (_, _ []Operand) {
+// Operands is documented at Op.
+func (o *KVWrite) Operands(out, in []Operand) (_, _ []Operand) {
 	row := func(name string, b Buffer) Operand {
 		return Operand{name, b, o.In.Pos * o.Width, o.Width, o.Rows(), o.Width}
 	}
@@ -102,25 +102,25 @@ func (a Attention) scores(name string, b Buffer, p *Pass) Operand {
 	return flat(name, b, a.Heads*p.Rows, width)
 }
 
-// AppendOperands is documented at Op.
-func (o *Scores) AppendOperands(out, in []Operand) (_, _ []Operand) {
+// Operands is documented at Op.
+func (o *Scores) Operands(out, in []Operand) (_, _ []Operand) {
 	return append(out, o.scores("out", o.Out, o.In)),
 		append(in, strided("q", o.Q, o.Rows(), o.Heads*o.Dim), o.cache("k", o.K, o.In))
 }
 
-// AppendOperands is documented at Op.
-func (o *Softmax) AppendOperands(out, in []Operand) (_, _ []Operand) {
+// Operands is documented at Op.
+func (o *Softmax) Operands(out, in []Operand) (_, _ []Operand) {
 	return append(out, o.scores("out", o.Out, o.In)), append(in, o.scores("x", o.X, o.In))
 }
 
-// AppendOperands is documented at Op.
-func (o *Context) AppendOperands(out, in []Operand) (_, _ []Operand) {
+// Operands is documented at Op.
+func (o *Context) Operands(out, in []Operand) (_, _ []Operand) {
 	return append(out, flat("out", o.Out, o.Rows(), o.Heads*o.Dim)),
 		append(in, o.scores("p", o.P, o.In), o.cache("v", o.V, o.In))
 }
 
-// AppendOperands is documented at Op.
-func (o *Activate) AppendOperands(out, in []Operand) (_, _ []Operand) {
+// Operands is documented at Op.
+func (o *Activate) Operands(out, in []Operand) (_, _ []Operand) {
 	in = append(in, flat("gate", o.Gate, o.Rows(), o.Dim))
 	if o.Up != nil {
 		in = append(in, flat("up", o.Up, o.Rows(), o.Dim))
@@ -128,49 +128,13 @@ func (o *Activate) AppendOperands(out, in []Operand) (_, _ []Operand) {
 	return append(out, flat("out", o.Out, o.Rows(), o.Dim)), in
 }
 
-// AppendOperands is documented at Op.
-func (o *Add) AppendOperands(out, in []Operand) (_, _ []Operand) {
+// Operands is documented at Op.
+func (o *Add) Operands(out, in []Operand) (_, _ []Operand) {
 	return append(out, flat("out", o.Out, o.Rows(), o.Dim)),
 		append(in, flat("a", o.A, o.Rows(), o.Dim), flat("b", o.B, o.Rows(), o.Dim))
 }
 
-// AppendOperands is documented at Op.
-func (o *SoftCap) AppendOperands(out, in []Operand) (_, _ []Operand) {
+// Operands is documented at Op.
+func (o *SoftCap) Operands(out, in []Operand) (_, _ []Operand) {
 	return append(out, flat("out", o.Out, o.Rows(), o.Dim)), append(in, flat("x", o.X, o.Rows(), o.Dim))
 }
-
-// Operands is documented at Op.
-func (o *Embed) Operands() (out, in []Operand) { return o.AppendOperands(nil, nil) }
-
-// Operands is documented at Op.
-func (o *RMSNorm) Operands() (out, in []Operand) { return o.AppendOperands(nil, nil) }
-
-// Operands is documented at Op.
-func (o *LayerNorm) Operands() (out, in []Operand) { return o.AppendOperands(nil, nil) }
-
-// Operands is documented at Op.
-func (o *Linear) Operands() (out, in []Operand) { return o.AppendOperands(nil, nil) }
-
-// Operands is documented at Op.
-func (o *RoPE) Operands() (out, in []Operand) { return o.AppendOperands(nil, nil) }
-
-// Operands is documented at Op.
-func (o *KVWrite) Operands() (out, in []Operand) { return o.AppendOperands(nil, nil) }
-
-// Operands is documented at Op.
-func (o *Scores) Operands() (out, in []Operand) { return o.AppendOperands(nil, nil) }
-
-// Operands is documented at Op.
-func (o *Softmax) Operands() (out, in []Operand) { return o.AppendOperands(nil, nil) }
-
-// Operands is documented at Op.
-func (o *Context) Operands() (out, in []Operand) { return o.AppendOperands(nil, nil) }
-
-// Operands is documented at Op.
-func (o *Activate) Operands() (out, in []Operand) { return o.AppendOperands(nil, nil) }
-
-// Operands is documented at Op.
-func (o *Add) Operands() (out, in []Operand) { return o.AppendOperands(nil, nil) }
-
-// Operands is documented at Op.
-func (o *SoftCap) Operands() (out, in []Operand) { return o.AppendOperands(nil, nil) }

@@ -76,7 +76,7 @@ func (t *Trace) Tap(side, prompt string) func(Op) {
 		if t.level == TraceLayers && !slices.Contains(layerSites, op.Site().Name) || t.err != nil {
 			return
 		}
-		outs, _ := op.Operands()
+		outs, _ := op.Operands(nil, nil)
 		for _, o := range outs {
 			line, err := t.line(op, o)
 			line.Side, line.Prompt = side, prompt

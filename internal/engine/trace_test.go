@@ -59,7 +59,7 @@ func write(t *testing.T, o engine.Operand, i int, bits uint32) {
 func TestTraceLines(t *testing.T) {
 	var sum, squares, most float64
 	lines := traced(t, engine.TraceOps, func(op engine.Op) {
-		outs, _ := op.Operands()
+		outs, _ := op.Operands(nil, nil)
 		o := outs[0]
 		switch site := op.Site(); {
 		case site == engine.Site{Step: 0, Layer: 1, Name: "act"}:
@@ -85,7 +85,7 @@ func TestTraceLines(t *testing.T) {
 	body := 0
 	layers := map[int]bool{}
 	for _, op := range s.Program() {
-		outs, _ := op.Operands()
+		outs, _ := op.Operands(nil, nil)
 		body += len(outs)
 		layers[op.Site().Layer] = true
 	}

@@ -84,7 +84,7 @@ func (p *probedBackend) NewBuffer(d num.DType, n int) (engine.Buffer, error) {
 
 // Run runs op on the buffers themselves.
 func (p *probedBackend) Run(op engine.Op) {
-	outs, _ := op.Operands()
+	outs, _ := op.Operands(nil, nil)
 	for _, o := range outs {
 		if b, ok := o.Buffer.(*probedBuffer); ok {
 			b.written = op.Family() != engine.FamilyLMHead

@@ -172,7 +172,7 @@ func copying(site string) func(engine.Backend) engine.Backend {
 				b.Run(op)
 				return
 			}
-			outs, ins := op.Operands()
+			outs, ins := op.Operands(nil, nil)
 			if x := bytesOf(ins[0].Buffer); x != nil {
 				copy(bytesOf(outs[0].Buffer), x)
 			}

@@ -137,7 +137,7 @@ func (c *counted) add(b *Backend, d dispatch, ops []engine.Op) {
 	seen := map[place]bool{}
 	for _, op := range ops {
 		sites = append(sites, op.Site().Name)
-		outs, ins := op.Operands()
+		outs, ins := op.Operands(nil, nil)
 		for _, o := range ins {
 			if seen[place{o.Buffer, o.Offset}] {
 				continue

@@ -160,7 +160,7 @@ func (f *fused) record(t *testing.T, b *Backend) dispatch {
 
 // operand finds "2.out".
 func (f *fused) operand(name string) engine.Operand {
-	out, in := f.ops[name[0]-'0'].Operands()
+	out, in := f.ops[name[0]-'0'].Operands(nil, nil)
 	for _, o := range append(out, in...) {
 		if o.Name == name[2:] {
 			return o
@@ -195,7 +195,7 @@ func TestFusedBits(t *testing.T) {
 
 func (f *fused) outputs() (all []engine.Operand) {
 	for _, op := range f.ops {
-		out, _ := op.Operands()
+		out, _ := op.Operands(nil, nil)
 		all = append(all, out...)
 	}
 	return all

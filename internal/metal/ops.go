@@ -234,7 +234,7 @@ func (b *Backend) matrix(w engine.Matrix) (weight, scale slot) {
 
 // check holds every operand to its buffer, because the GPU may write beyond one without an error.
 func (b *Backend) check(op engine.Op) error {
-	b.operands[0], b.operands[1] = op.AppendOperands(b.operands[0][:0], b.operands[1][:0])
+	b.operands[0], b.operands[1] = op.Operands(b.operands[0][:0], b.operands[1][:0])
 	for _, list := range b.operands {
 		for _, o := range list {
 			if m, ok := o.Buffer.(*buffer); !ok || m.backend != b {

@@ -84,7 +84,7 @@ func everyOp(act num.DType, dim int, buf func(num.DType, int) engine.Buffer) []e
 // fill gives every buffer of an op random values; ids are rows of the embedding.
 func fill(t *testing.T, r *rand.Rand, op engine.Op) {
 	t.Helper()
-	_, in := op.Operands()
+	_, in := op.Operands(nil, nil)
 	for _, o := range in {
 		bytes, err := o.Buffer.Host()
 		if err != nil {

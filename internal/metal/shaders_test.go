@@ -119,7 +119,7 @@ func TestBufferOrder(t *testing.T) {
 		for _, op := range everyOp(activations, 36, buf) {
 			b.pending = b.pending[:0] // an Embed syncs what is pending
 			b.Run(op)
-			out, in := op.Operands()
+			out, in := op.Operands(nil, nil)
 			operands, taken := map[string]engine.Operand{}, map[string]bool{}
 			for _, o := range append(out, in...) {
 				operands[o.Name] = o

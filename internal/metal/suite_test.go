@@ -54,7 +54,7 @@ func outputs(t *testing.T, o Options) map[string]uint64 {
 		op := c.Build(t, b)
 		b.Run(op)
 		h := fnv.New64a()
-		written, _ := op.Operands()
+		written, _ := op.Operands(nil, nil)
 		for _, w := range written {
 			bytes, err := w.Buffer.Host()
 			if err != nil {

@@ -141,7 +141,7 @@ func (r *run) readers(c *Culprit) (list []engine.Family) {
 	}
 	var wrong engine.Buffer
 	reads := func(op engine.Op, is func(engine.Operand) bool) bool {
-		_, ins := op.Operands()
+		_, ins := op.Operands(nil, nil)
 		return slices.ContainsFunc(ins, is)
 	}
 	for _, op := range s.Program() {

@@ -62,7 +62,7 @@ func (r *run) readOperands(ctx context.Context, s *side, prompt, ids []int, site
 
 // read takes down the op's first bad element, if it is bad in this pass, and its inputs.
 func (b *Birth) read(op engine.Op) error {
-	outs, ins := op.Operands()
+	outs, ins := op.Operands(nil, nil)
 	for _, o := range outs {
 		if v, err := element(o, b.First); err != nil {
 			return err

@@ -38,7 +38,7 @@ func follow(s, twin *side, text []int) *followed {
 
 // keep copies what the last op wrote.
 func (f *followed) keep(op engine.Op) {
-	outs, _ := op.Operands()
+	outs, _ := op.Operands(nil, nil)
 	o := outs[0]
 	host, err := o.Buffer.Host()
 	if err != nil {
@@ -57,7 +57,7 @@ func (f *followed) stop() {
 // sample holds the side's last act of a step to what came before: the logits that it reports must be, to the last bit, those that its last op
 // wrote, and the token that it chooses the highest of them, among equals the one with the lowest id.
 func (f *followed) sample(step int, reported []float32) {
-	outs, _ := f.end.Operands()
+	outs, _ := f.end.Operands(nil, nil)
 	wrote := make([]float32, len(reported))
 	num.Float32s(wrote, outs[0].Buffer.DType(), f.written)
 	finding := shadow.Finding{Step: step, Layer: engine.NoLayer, Site: "sample", Family: string(engine.FamilySample), Op: "greedy",

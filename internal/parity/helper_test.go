@@ -24,7 +24,7 @@ type altered struct {
 
 func (b altered) Run(op engine.Op) {
 	b.Backend.Run(op)
-	outs, _ := op.Operands()
+	outs, _ := op.Operands(nil, nil)
 	o := outs[0]
 	host, err := o.Buffer.Host()
 	if err != nil {

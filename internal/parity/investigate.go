@@ -254,7 +254,7 @@ func (s *side) failedAt(e *engine.OpError) shadow.Finding {
 	for _, op := range s.Program() {
 		if at := op.Site(); at.Layer == e.Site.Layer && at.Name == e.Site.Name {
 			f.Family = string(op.Family())
-			outs, _ := op.Operands()
+			outs, _ := op.Operands(nil, nil)
 			f.Operand, f.Elements = outs[0].Name, outs[0].Rows*outs[0].Cols
 		}
 	}

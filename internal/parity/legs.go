@@ -255,7 +255,7 @@ type probe struct {
 }
 
 func (p *probe) read(op engine.Op) {
-	outs, ins := op.Operands()
+	outs, ins := op.Operands(nil, nil)
 	for _, o := range append(outs, ins...) {
 		host, err := o.Buffer.Host()
 		if err != nil {

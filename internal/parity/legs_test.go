@@ -179,7 +179,7 @@ func (b *shy) Run(op engine.Op) {
 	if _, ok := op.(*engine.Activate); !ok || looked < 3 {
 		return
 	}
-	outs, _ := op.Operands()
+	outs, _ := op.Operands(nil, nil)
 	host, err := outs[0].Buffer.Host()
 	if err == nil {
 		num.PutFloat32(num.Float32, host, 0, 9)

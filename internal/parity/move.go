@@ -48,8 +48,8 @@ func (m *moved) Sync() error {
 }
 
 func (m *moved) there(op engine.Op) error {
-	outs, ins := op.Operands()
-	_, filed := m.twins[op].Operands()
+	outs, ins := op.Operands(nil, nil)
+	_, filed := m.twins[op].Operands(nil, nil)
 	buffers := map[engine.Buffer]engine.Buffer{}
 	for i, in := range ins {
 		if isFile(in.Name) {
@@ -213,7 +213,7 @@ func (b synced) Run(op engine.Op) {
 type zeroed struct{ engine.Backend }
 
 func (b zeroed) Run(op engine.Op) {
-	outs, _ := op.Operands()
+	outs, _ := op.Operands(nil, nil)
 	for _, o := range outs {
 		host, err := o.Buffer.Host()
 		if err != nil {

@@ -50,7 +50,7 @@ func (r *roundoff) tap(op engine.Op) {
 	if terms == 0 || r.err != nil {
 		return
 	}
-	outs, _ := op.Operands()
+	outs, _ := op.Operands(nil, nil)
 	for _, o := range outs {
 		host, err := o.Buffer.Host()
 		if err != nil {

@@ -137,7 +137,7 @@ func TestBirth(t *testing.T) {
 		if site := op.Site(); !ok || site.Layer != 0 || site.Step != 4 {
 			return nil
 		}
-		_, in := a.Operands()
+		_, in := a.Operands(nil, nil)
 		gate, _ = element(in[0], 11)
 		up, _ = element(in[1], 11)
 		out[11], out[13] = nan32, inf32

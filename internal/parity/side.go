@@ -125,7 +125,7 @@ func (s *side) prefill(ctx context.Context, prompt []int) error {
 // scrub zeroes everything that ops write, as in a new session: what an earlier run left right must not hide what this one leaves out.
 func (s *side) scrub() error {
 	for _, op := range s.Program() {
-		outs, _ := op.Operands()
+		outs, _ := op.Operands(nil, nil)
 		for _, o := range outs {
 			host, err := o.Buffer.Host()
 			if err != nil {

@@ -41,7 +41,7 @@ func newCustody(w *Watch, program, twin []engine.Op) *custody {
 		filed: map[engine.Buffer]bool{}, history: map[engine.Op][]byte{}}
 	for i, op := range program {
 		c.twins[op] = twin[i]
-		outs, _ := op.Operands()
+		outs, _ := op.Operands(nil, nil)
 		for _, o := range outs {
 			if c.records[o.Buffer] == nil {
 				r := &record{buffer: o.Buffer}
@@ -60,7 +60,7 @@ func (c *custody) arrive(op engine.Op) error {
 			return err
 		}
 	}
-	_, ins := op.Operands()
+	_, ins := op.Operands(nil, nil)
 	for _, in := range ins {
 		r := c.records[in.Buffer]
 		var err error
@@ -129,7 +129,7 @@ func (c *custody) receive(op engine.Op, in engine.Operand, r *record) error {
 func (c *custody) sweep(op engine.Op) (strayed, intact bool, err error) {
 	var outs, ins []engine.Operand
 	if op != nil {
-		outs, ins = op.Operands()
+		outs, ins = op.Operands(nil, nil)
 		defer func() { c.last = op }()
 	}
 	intact = true
@@ -179,7 +179,7 @@ func (c *custody) strayed(op engine.Op, changed change, host []byte) {
 	}
 	b := c.watch.add(f, atStray)
 	if op != nil {
-		_, ins := op.Operands()
+		_, ins := op.Operands(nil, nil)
 		for _, in := range ins {
 			if in.Buffer == changed.record.buffer && slices.ContainsFunc(extents(in), changed.at.meets) {
 				b.Between.Reader, b.Operand = op.Site().String(), in.Name
@@ -192,7 +192,7 @@ func (c *custody) strayed(op engine.Op, changed change, host []byte) {
 
 // copies gives what op has just written, output by output.
 func (c *custody) copies(op engine.Op) (list [][]byte, err error) {
-	outs, _ := op.Operands()
+	outs, _ := op.Operands(nil, nil)
 	for _, o := range outs {
 		if o.Stride != o.Cols {
 			panic(fmt.Sprintf("BUG: %v: %s has gaps between its rows", op.Site(), o.Name))
@@ -209,7 +209,7 @@ func (c *custody) copies(op engine.Op) (list [][]byte, err error) {
 
 // take records what op has written.
 func (c *custody) take(op engine.Op, written [][]byte) {
-	outs, _ := op.Operands()
+	outs, _ := op.Operands(nil, nil)
 	for i, o := range outs {
 		r, e := c.records[o.Buffer], extents(o)[0]
 		r.set(span{e, op.Site().String(), o.Name, o.Cols}, written[i])
@@ -260,7 +260,7 @@ func (c *custody) mistaken(op engine.Op, in engine.Operand, host []byte) string 
 	size := in.Buffer.DType().Size()
 	is := host[in.Offset*size:][:in.Rows*in.Cols*size]
 	for _, other := range c.program {
-		_, ins := c.twins[other].Operands()
+		_, ins := c.twins[other].Operands(nil, nil)
 		for _, o := range ins {
 			if other == op || o.Name != in.Name || o.Rows*o.Cols != in.Rows*in.Cols || o.Buffer.DType() != in.Buffer.DType() {
 				continue
@@ -275,7 +275,7 @@ func (c *custody) mistaken(op engine.Op, in engine.Operand, host []byte) string 
 
 // twin gives the bytes of the buffer that the twin op reads under the same name.
 func (c *custody) twin(op engine.Op, in engine.Operand) ([]byte, error) {
-	_, ins := c.twins[op].Operands()
+	_, ins := c.twins[op].Operands(nil, nil)
 	i := slices.IndexFunc(ins, func(o engine.Operand) bool { return o.Name == in.Name })
 	if i < 0 {
 		return nil, fmt.Errorf("%v: the twin op reads no %s", op.Site(), in.Name)

@@ -40,7 +40,7 @@ func TestCustody(t *testing.T) {
 		}
 	}
 	out := func(site string, layer int) engine.Buffer {
-		outs, _ := programOf(s, site, layer).Operands()
+		outs, _ := programOf(s, site, layer).Operands(nil, nil)
 		return outs[0].Buffer
 	}
 	for _, c := range []struct {

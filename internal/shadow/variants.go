@@ -45,7 +45,7 @@ type reader map[string]values
 
 func read(op engine.Op) (reader, error) {
 	in := reader{}
-	_, ins := op.Operands()
+	_, ins := op.Operands(nil, nil)
 	for _, o := range ins {
 		data, err := o.Buffer.Host()
 		if err != nil {

@@ -86,7 +86,7 @@ func inputs(op engine.Op, r, c int) ([]Input, error) {
 		places = []place{{"a", r, c, ""}, {"b", r, c, ""}}
 	}
 	list := []Input{}
-	_, ins := op.Operands()
+	_, ins := op.Operands(nil, nil)
 	for _, p := range places {
 		for _, in := range ins {
 			if in.Name != p.name {

@@ -32,7 +32,7 @@ func altered(site string, change func(op engine.Op, out []float32)) func(engine.
 			if !at(op, site) {
 				return
 			}
-			outs, _ := op.Operands()
+			outs, _ := op.Operands(nil, nil)
 			out := take(outs[0])
 			change(op, out)
 			put(outs[0], out)
@@ -58,7 +58,7 @@ func put(o engine.Operand, v []float32) {
 }
 
 func operand(op engine.Op, name string) []float32 {
-	_, ins := op.Operands()
+	_, ins := op.Operands(nil, nil)
 	return take(ins[slices.IndexFunc(ins, func(o engine.Operand) bool { return o.Name == name })])
 }
 

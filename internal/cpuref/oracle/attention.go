@@ -18,8 +18,8 @@ import (
 //
 // Each sum is one of n terms whose weights stray so. Scores are not stored, so that a score beyond float16 is none to worry about.
 func JudgeAttention(s *engine.Scores, c *engine.Context) (Judged, error) {
-	_, ins := s.Operands()
-	outs, values := c.Operands()
+	_, ins := s.Operands(nil, nil)
+	outs, values := c.Operands(nil, nil)
 	in := map[string]input{}
 	for _, o := range append(ins, values...) {
 		if o.Name == "p" {

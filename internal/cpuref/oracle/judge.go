@@ -16,7 +16,7 @@ import (
 // Judge computes what op should have written. It reads op's inputs as they are: no op writes what it reads, so
 // they are there before and after.
 func Judge(op engine.Op) ([]Judged, error) {
-	outs, ins := op.Operands()
+	outs, ins := op.Operands(nil, nil)
 	in := map[string]input{}
 	for _, o := range ins {
 		opened, err := read(o)
