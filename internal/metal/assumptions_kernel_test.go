@@ -189,6 +189,63 @@ func TestAssumeVectorLoads(t *testing.T) {
 	}
 }
 
+// TestAssumePackedLoads: packed vectors of four may lie at any multiple of their elements' size.
+func TestAssumePackedLoads(t *testing.T) {
+	l := newLab(t)
+	l.kernels(`kernel void packed(device uint4 *out [[buffer(0)]], device const half *h [[buffer(1)]], device const float *f [[buffer(2)]],
+                    device const char *c [[buffer(3)]], device const ushort *s [[buffer(4)]], constant uint &from [[buffer(5)]],
+                    uint i [[thread_position_in_grid]]) {
+    uint k = 4 * i + from;
+    half4 hk = half4(*reinterpret_cast<device const packed_half4 *>(h + k));
+    float4 fk = float4(*reinterpret_cast<device const packed_float4 *>(f + k));
+    char4 ck = char4(*reinterpret_cast<device const packed_char4 *>(c + k));
+    ushort4 sk = ushort4(*reinterpret_cast<device const packed_ushort4 *>(s + k));
+    out[i] = uint4(hk) + uint4(fk) * 100u + uint4(ck) * 10000u + uint4(sk) * 1000000u;
+}`, "packed")
+	const n = 16
+	h, f, c, s := l.buffer(num.Float16, n+3), l.buffer(num.Float32, n+3), l.buffer(num.Int8, n+3), l.buffer(num.BFloat16, n+3)
+	for i := range n + 3 {
+		num.PutFloat32(num.Float16, l.host(h), i, float32(i))
+		num.PutFloat32(num.Float32, l.host(f), i, float32(i))
+		l.host(c)[i], l.host(s)[2*i] = byte(i), byte(i)
+	}
+	for from := range uint32(4) {
+		out := l.words(make([]uint32, n))
+		l.run("packed", size{n / 4, 1, 1}, size{n / 4, 1, 1}, from, out, h, f, c, s)
+		l.want(fmt.Sprint("from element ", from), out, func(i int) uint32 { return (uint32(i) + from) * 1010101 })
+	}
+}
+
+// TestAssumeMatrices: matrices are loaded from rows of any width in threadgroup memory and stored there, transposed if asked, and halves add up
+// in a float matrix exactly.
+func TestAssumeMatrices(t *testing.T) {
+	l := newLab(t)
+	l.kernels(`kernel void matrices(device uint *out [[buffer(0)]], constant uint &first [[buffer(1)]], uint lane [[thread_index_in_simdgroup]]) {
+    threadgroup half tiles[16 * 40];
+    threadgroup float sums[8 * 12];
+    for (uint i = lane; i < 128; i += 32) tiles[i / 8 * 40 + i % 8] = half(first + i);
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    simdgroup_half8x8 a, b;
+    simdgroup_float8x8 sum = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+    simdgroup_load(a, tiles, 40);
+    simdgroup_load(b, tiles + 8 * 40, 40, ulong2(0), true);
+    simdgroup_multiply_accumulate(sum, a, b, sum);
+    simdgroup_multiply_accumulate(sum, a, b, sum);
+    simdgroup_store(sum, sums, 12, ulong2(0), true);
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    for (uint i = lane; i < 64; i += 32) out[i] = uint(sums[i / 8 * 12 + i % 8]);
+}`, "matrices")
+	const first = 100 // sums reach 2*8*163*227, which 20 bits hold: more than a half has, fewer than a float
+	out := l.words(make([]uint32, 64))
+	l.run("matrices", simdgroup, simdgroup, uint32(first), out)
+	l.want("sums", out, func(i int) (sum uint32) {
+		for k := range 8 {
+			sum += 2 * uint32(first+i%8*8+k) * uint32(first+64+i/8*8+k)
+		}
+		return sum
+	})
+}
+
 // TestAssumeUnreadArguments: an argument that the kernel does not read may be bound to a buffer of another type, from where one element of its own
 // has room: less than that, Metal's validation refuses.
 func TestAssumeUnreadArguments(t *testing.T) {
