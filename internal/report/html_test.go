@@ -109,6 +109,9 @@ func TestPageShows(t *testing.T) {
 
 // TestWordsForAll: no site and no gate is left without words.
 func TestWordsForAll(t *testing.T) {
+	if got := siteName("fused attention"); got != "the fused attention kernel" {
+		t.Errorf("a fused kernel is called %q", got)
+	}
 	for _, site := range append([]string{"sample"}, engine.Sites...) {
 		if siteWords[site] == "" {
 			t.Errorf("no words for site %s", site)

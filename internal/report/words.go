@@ -43,6 +43,9 @@ func siteName(site string) string {
 	if words := siteWords[site]; words != "" {
 		return words
 	}
+	if strings.HasPrefix(site, "fused ") {
+		return "the " + site + " kernel"
+	}
 	return site
 }
 
