@@ -14,12 +14,13 @@ func (b *Backend) kvWrite(_ *engine.KVWrite, out, in operands) {
 
 // Attention's work is cut into blocks of tokens and keys (or columns of values), so that what is read serves all tokens of the
 // block and all heads that share a KV head. A single token reads the cache once: its blocks are whole rows of the cache, or as much of
-// them as there are threads, because memory is fast along a row only.
+// them as there are threads, because memory is fast along a row only; and a block is first read from memory in the order that memory likes, then used.
 const (
 	keyBlock    = 60 // keys that many tokens are multiplied with
 	valueBlock  = 64 // values that stay in a core's cache while all heads and tokens sum them
-	valueTokens = 8
+	valueTokens = 9
 	columnBlock = 64
+	cacheBlock  = 256 << 10 // bytes of keys, or of values, that stay in a core's cache for a single token
 )
 
 func (b *Backend) scores(o *engine.Scores, out, in operands) {
@@ -41,17 +42,18 @@ func (b *Backend) scores(o *engine.Scores, out, in operands) {
 		dst.put(y, r, n, j0, j1-j0)
 	}
 	work := o.Heads * rows * keys * o.Dim
-	jBlocks := blocks(keys, keyBlock)
 	if rows == 1 { // the heads are the rows
-		b.pool.each(jBlocks, work, func(s *scratch, item int) {
-			j0, j1 := span(item, keys, keyBlock)
+		block := b.pool.share(keys, o.KVHeads*o.Dim*k.dtype.Size(), cacheBlock)
+		b.pool.each(blocks(keys, block), work, func(s *scratch, item int) {
+			j0, j1 := span(item, keys, block)
+			b.fetch(k, j0, j1, 0, o.KVHeads*o.Dim)
 			for kv := range o.KVHeads {
 				product(s, kv*group, group, kv*group*o.Dim, o.Dim, kv, j0, j1)
 			}
 		})
 		return
 	}
-	tBlocks := blocks(rows, tokenBlock)
+	tBlocks, jBlocks := blocks(rows, tokenBlock), blocks(keys, keyBlock)
 	b.pool.each(o.Heads*tBlocks*jBlocks, work, func(s *scratch, item int) {
 		h := item / (tBlocks * jBlocks)
 		t0, t1 := span(item/jBlocks%tBlocks, rows, tokenBlock)
@@ -74,20 +76,20 @@ func (b *Backend) softmax(o *engine.Softmax, out, in operands) {
 
 func (b *Backend) context(o *engine.Context, out, in operands) {
 	_, first, keys := o.Keys(o.Pass())
-	c := &weighing{b, o, in.get("v"), in.get("p"), out.get("out"), first}
+	c := &weighing{b, o, in.get("v"), in.get("p"), out.get("out"), first, valueBlock}
 	rows, width, columns := o.Rows(), o.KVHeads*o.Dim, columnBlock
 	if rows == 1 {
 		const line = 16 // floats that memory gives at once
 		columns = blocks(blocks(width, len(b.pool.work)), line) * line
+		c.block = max(valueBlock, cacheBlock/(4*columns)/lanes*lanes)
 	}
 	tBlocks, iBlocks := blocks(rows, valueTokens), blocks(width, columns)
 	b.pool.each(tBlocks*iBlocks, o.Heads*rows*keys*o.Dim, func(s *scratch, item int) {
 		t0, t1 := span(item/iBlocks, rows, valueTokens)
 		i0, i1 := span(item%iBlocks, width, columns)
 		sums := s.floats(4, lanes*o.Heads/o.KVHeads*(t1-t0)*(i1-i0+lanes*o.KVHeads))
-		c.fetch(0, t1, i0, i1)
-		for j0 := 0; j0 < first+t1-1; j0 += valueBlock {
-			c.fetch(j0+valueBlock, t1, i0, i1)
+		for j0 := 0; j0 < first+t1-1; j0 += c.block {
+			b.fetch(c.v, j0, min(first+t1-1, j0+c.block), i0, i1-i0)
 			left := sums
 			for i := i0; i < i1; {
 				end := min(i1, (i/o.Dim+1)*o.Dim) // of the KV head
@@ -98,48 +100,83 @@ func (b *Backend) context(o *engine.Context, out, in operands) {
 	})
 }
 
+// fetch reads columns [i, i+n) of rows [from, to) of a cache from memory.
+func (b *Backend) fetch(cache operand, from, to, i, n int) {
+	if size := cache.dtype.Size(); from < to {
+		b.kernels.Fetch(cache.from(from, i), cache.Stride*size, to-from, n*size)
+	}
+}
+
 // weighing is a Context op at work.
 type weighing struct {
 	*Backend
 	o         *engine.Context
 	v, p, dst operand
 	first     int // keys that row 0 attends to
+	block     int // values that are summed at a time
 }
 
 const lanes = 8 // of a sum
 
-// fetch asks memory for columns [i0, i1) of the values of block j0 that tokens before t1 attend to.
-func (c *weighing) fetch(j0, t1, i0, i1 int) {
-	if c.v.dtype == num.Float32 {
-		all := kernel.Floats{Data: kernel.FloatsOf(c.v.from(0, 0)), Stride: c.v.Stride}
-		c.kernels.Fetch(all, j0, min(c.first+t1-1, j0+valueBlock), i0, i1-i0)
-	}
-}
-
 // sum adds the values of block j0 to columns [i0, i1), of one KV head, of all heads that share it, for tokens [t0, t1). sums hold the lanes of
-// the sums that are not finished; what is left of them is returned.
+// the sums that are not finished, in the order [head, token]; what is left of them is returned.
 func (c *weighing) sum(s *scratch, sums []float32, j0, t0, t1, i0, i1 int) []float32 {
-	dim, group, kv := c.o.Dim, c.o.Heads/c.o.KVHeads, i0/c.o.Dim
+	rows, group, kv := c.o.Rows(), c.o.Heads/c.o.KVHeads, i0/c.o.Dim
 	width := blocks(i1-i0, lanes) * lanes
-	value := c.v.values(s, 2, j0, min(c.first+t1-1, j0+valueBlock), i0, i1-i0, width)
-	y := s.floats(1, width)
-	for h := kv * group; h < (kv+1)*group; h++ {
-		for t := t0; t < t1; t++ {
-			end := c.first + t
-			if n := min(end-j0, valueBlock); n > 0 {
-				weight := c.p.row(s, 3, h*c.o.Rows()+t, j0, n)
-				c.kernels.WeightedSum(y, weight, value, sums, j0 == 0, j0+n == end)
-				if j0+n == end {
-					i := h*dim + i0 - kv*dim
-					row := c.dst.room(s, 0, t, 1, i, i1-i0)
-					copy(row.Data, y[:i1-i0])
-					c.dst.put(row, t, 1, i, i1-i0)
-				}
+	size, tokens := lanes*width, t1-t0
+	value := c.v.values(s, 2, j0, min(c.first+t1-1, j0+c.block), i0, i1-i0, width)
+	// add adds whole eights of the first n values to count sums, whose weights are every stride-th row from r on.
+	add := func(sums []float32, n, count, r, stride int) {
+		n = n / lanes * lanes
+		c.kernels.Weigh(sums, c.p.rows(s, 3, r, count, stride, j0, n), count, value, n, width, j0 == 0)
+	}
+	if tokens == 1 { // the heads are the rows
+		add(sums, c.seen(t0, j0), group, kv*group*rows+t0, rows)
+	}
+	for g := range group {
+		for t := t0; t < t1 && tokens > 1; {
+			n, count := c.seen(t, j0), 1
+			if n == c.block {
+				count = t1 - t
 			}
-			sums = sums[lanes*width:]
+			add(sums[(g*tokens+t-t0)*size:], n, count, (kv*group+g)*rows+t, 1)
+			t += count
+		}
+		for t := t0; t < t1; t++ {
+			if n := c.seen(t, j0); n > 0 && j0+n == c.first+t {
+				c.end(s, sums[(g*tokens+t-t0)*size:], value, kv*group+g, t, j0, n, i0, i1)
+			}
 		}
 	}
-	return sums
+	return sums[group*tokens*size:]
+}
+
+// seen is how many values of block j0 token t attends to.
+func (c *weighing) seen(t, j0 int) int { return max(0, min(c.first+t-j0, c.block)) }
+
+// end finishes the sums of head h and token t, with what the first n values have beyond whole eights.
+func (c *weighing) end(s *scratch, sums []float32, value kernel.Floats, h, t, j0, n, i0, i1 int) {
+	whole := n / lanes * lanes
+	weight := c.p.row(s, 3, h*c.o.Rows()+t, j0+whole, n-whole)
+	y := s.floats(1, blocks(i1-i0, lanes)*lanes)
+	value.Data = value.Data[min(len(value.Data), whole*value.Stride):]
+	c.kernels.WeightedSum(y, weight, value, sums, j0 == 0 && whole == 0, true)
+	i := h*c.o.Dim + i0%c.o.Dim
+	row := c.dst.room(s, 0, t, 1, i, i1-i0)
+	copy(row.Data, y[:i1-i0])
+	c.dst.put(row, t, 1, i, i1-i0)
+}
+
+// rows gives n elements, from element i on, of count rows, every stride-th from r on: where they lie, or widened to the thread's array number slot.
+func (o operand) rows(s *scratch, slot, r, count, stride, i, n int) kernel.Floats {
+	if o.dtype == num.Float32 {
+		return kernel.Floats{Data: kernel.FloatsOf(o.from(r, i)), Stride: stride * o.Stride}
+	}
+	f := kernel.Floats{Data: s.floats(slot, count*n), Stride: n}
+	for k := range count {
+		o.read(f.Data[k*n:][:n], r+k*stride, i)
+	}
+	return f
 }
 
 // values gives columns [i, i+n) of rows [from, to): where they lie, or widened and filled up to width columns with zeros.

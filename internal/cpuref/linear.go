@@ -83,15 +83,12 @@ const (
 
 // cut says how many tokens and how many rows of weights are an item.
 func (p *pool) cut(rows int, w kernel.Matrix) (tokens, block int) {
-	threads := len(p.work)
 	if rows < 4 {
-		items := blocks(w.Rows*w.Stride, streams)
-		items = blocks(items, threads) * threads
-		return rows, blocks(blocks(w.Rows, items), 4) * 4
+		return rows, p.share(w.Rows, w.Stride, streams)
 	}
 	// Some items for each thread, so that one that is late does not keep the others.
 	tokens = min(rows, tokenBlock)
-	perThread := blocks(w.Rows*blocks(rows, tokens), 4*threads)
+	perThread := blocks(w.Rows*blocks(rows, tokens), 4*len(p.work))
 	return tokens, min(weightBlock, blocks(perThread, 3)*3)
 }
 

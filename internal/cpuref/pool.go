@@ -127,6 +127,13 @@ func (p *pool) after(w *worker, last *job) *job {
 // blocks counts the blocks of size that n things are cut into; the last may be smaller.
 func blocks(n, size int) int { return (n + size - 1) / size }
 
+// share is how many of n rows are an item of about so many bytes, or less, where all threads have as many items.
+func (p *pool) share(n, rowBytes, bytes int) int {
+	threads := len(p.work)
+	items := blocks(blocks(n*rowBytes, bytes), threads) * threads
+	return blocks(blocks(n, items), 4) * 4
+}
+
 // span is block i of them.
 func span(i, n, size int) (from, to int) { return i * size, min(n, (i+1)*size) }
 

@@ -157,11 +157,12 @@ func BenchmarkKeys(b *testing.B) {
 		fill(rand.New(rand.NewPCG(6, 10)), 0, q)
 		for _, s := range Sets() {
 			b.Run(fmt.Sprintf("%d heads/%s", group, s.Name), func(b *testing.B) {
-				const block = 60 // as the backend's
+				const block = 512 // as the backend's
 				var temp Temp
 				cold(b, data, benchKeys*kvWidth*4, func(at int) {
 					for j := 0; j < benchKeys; j += block {
 						n := min(block, benchKeys-j)
+						s.Fetch(data[at+4*j*kvWidth:], 4*kvWidth, n, 4*kvWidth)
 						for kv := range kvHeads {
 							w := Matrix{Data: data[at+4*(j*kvWidth+kv*headDim):], Rows: n, Cols: headDim, Stride: 4 * kvWidth}
 							s.Product(&temp, Floats{y[j:], benchKeys}, Floats{q[kv*group*headDim:], headDim}, group, w)
@@ -179,17 +180,17 @@ func BenchmarkValues(b *testing.B) {
 	p := make([]float32, benchKeys)
 	fill(rand.New(rand.NewPCG(6, 11)), 0, p)
 	for _, group := range []int{1, 3, 7} {
-		y, part := make([]float32, headDim), make([]float32, lanes*headDim*kvHeads*group)
+		part := make([]float32, lanes*headDim*kvHeads*group)
 		for _, s := range Sets() {
 			b.Run(fmt.Sprintf("%d heads/%s", group, s.Name), func(b *testing.B) {
-				const block = 64 // as the backend's
+				const block = 512 // as the backend's
 				cold(b, data, benchKeys*kvWidth*4, func(at int) {
 					v := Floats{FloatsOf(data[at:][:4*benchKeys*kvWidth]), kvWidth}
 					for j := 0; j < benchKeys; j += block {
-						s.Fetch(v, j+block, min(benchKeys, j+2*block), 0, kvWidth)
-						for h := range kvHeads * group {
-							head := Floats{v.Data[j*kvWidth+h/group*headDim:], kvWidth}
-							s.WeightedSum(y, p[j:][:block], head, part[h*lanes*headDim:], j == 0, j+block == benchKeys)
+						s.Fetch(data[at+4*j*kvWidth:], 4*kvWidth, block, 4*kvWidth)
+						for h := range kvHeads {
+							head := Floats{v.Data[j*kvWidth+h*headDim:], kvWidth}
+							s.Weigh(part[h*group*lanes*headDim:], Floats{p[j:], 0}, group, head, block, headDim, j == 0)
 						}
 					}
 				})

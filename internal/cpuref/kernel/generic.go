@@ -16,8 +16,9 @@ var generic = &Set{
 	dotTile:     byType(genericTile),
 	int8:        genericInt8,
 	weightedSum: genericWeightedSum,
+	weigh:       []weigher{{1, lanes, genericWeigh}},
 	read:        genericRead,
-	fetch:       func(*byte, int, int, int) {},
+	fetch:       func(_ *byte, _, _, _, _ int) {},
 	vector:      genericVectors,
 }
 
@@ -174,6 +175,10 @@ func genericWeightedSum(v *float32, ldv int, p *float32, n int, y *float32, d in
 			*at(lane) = l[lane]
 		}
 	}
+}
+
+func genericWeigh(v *float32, ldv int, p *float32, _, n int, kept *float32, _, d int) {
+	genericWeightedSum(v, ldv, p, n, nil, d, kept, modeContinue|modeLeave)
 }
 
 func genericRead(p *byte, stride, n int, sum *float32) {

@@ -41,11 +41,21 @@ type dotTileFunc func(x *float32, ldx int, w *byte, ldw int, scale *float32, k i
 // a positive multiple of 8, and n one of 8 if the mode is to leave the lanes, of which there are 8·d in the order [d/8, 8, 8].
 type weightedSumFunc func(v *float32, ldv int, p *float32, n int, y *float32, d int, lanes *float32, mode int)
 
+// weighFunc adds n rows of d floats to the lanes of several weighted sums, those of sum s with weights from p[s·ldp] on to lanes[s·ldl], which are as
+// weightedSumFunc leaves them. n is a positive multiple of 8, d one of the columns that the function does at once. ldv, ldp and ldl are bytes.
+type weighFunc func(v *float32, ldv int, p *float32, ldp, n int, lanes *float32, ldl, d int)
+
+// weigher is a weighFunc with what it does at once.
+type weigher struct {
+	sums, columns int
+	run           weighFunc
+}
+
 // readFunc reads four streams of n bytes, a positive multiple of 64, stride bytes apart.
 type readFunc func(p *byte, stride, n int, sum *float32)
 
-// fetchFunc asks memory for n rows of some bytes, both positive, stride bytes apart. It changes no result.
-type fetchFunc func(p *byte, stride, n, bytes int)
+// fetchFunc reads 4·n rows of some bytes, both positive: those of four streams that are far apart, near after near. It changes no result.
+type fetchFunc func(p *byte, near, far, n, bytes int)
 
 // vectorFuncs compute element by element; n is a positive multiple of 8. Outputs may be inputs.
 type vectorFuncs struct {
@@ -67,6 +77,7 @@ type Set struct {
 	dotTile     [num.NumDTypes]dotTileFunc
 	int8        int8Funcs
 	weightedSum weightedSumFunc
+	weigh       []weigher // those of the most sums first; the last does one, eight columns
 	read        readFunc
 	fetch       fetchFunc
 	vector      vectorFuncs

@@ -2265,6 +2265,198 @@ weightedSum_next:
 	VZEROUPPER
 	RET
 
+// func weighThree(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int)
+// Requires: AVX, FMA3
+TEXT ·weighThree(SB), NOSPLIT, $0-64
+	MOVQ v+0(FP), AX
+	MOVQ ldv+8(FP), CX
+	MOVQ n+32(FP), DX
+	MOVQ p+16(FP), BX
+	MOVQ BX, SI
+	ADDQ ldp+24(FP), SI
+	MOVQ SI, DI
+	ADDQ ldp+24(FP), DI
+	MOVQ lanes+40(FP), R8
+	MOVQ R8, R9
+	ADDQ ldl+48(FP), R9
+	MOVQ R9, R10
+	ADDQ ldl+48(FP), R10
+
+weighThree_columns:
+	XORQ R12, R12
+
+weighThree_lane:
+	VMOVUPS (R8), Y1
+	VMOVUPS 256(R8), Y2
+	VMOVUPS 512(R8), Y3
+	VMOVUPS 768(R8), Y4
+	VMOVUPS (R9), Y5
+	VMOVUPS 256(R9), Y6
+	VMOVUPS 512(R9), Y7
+	VMOVUPS 768(R9), Y8
+	VMOVUPS (R10), Y9
+	VMOVUPS 256(R10), Y10
+	VMOVUPS 512(R10), Y11
+	VMOVUPS 768(R10), Y12
+	MOVQ    R12, R11
+	IMULQ   CX, R11
+	ADDQ    AX, R11
+	MOVQ    R12, R13
+
+weighThree_row:
+	VBROADCASTSS (BX)(R13*4), Y13
+	VBROADCASTSS (SI)(R13*4), Y14
+	VBROADCASTSS (DI)(R13*4), Y15
+	VMOVUPS      (R11), Y0
+	VFMADD231PS  Y0, Y13, Y1
+	VFMADD231PS  Y0, Y14, Y5
+	VFMADD231PS  Y0, Y15, Y9
+	VMOVUPS      32(R11), Y0
+	VFMADD231PS  Y0, Y13, Y2
+	VFMADD231PS  Y0, Y14, Y6
+	VFMADD231PS  Y0, Y15, Y10
+	VMOVUPS      64(R11), Y0
+	VFMADD231PS  Y0, Y13, Y3
+	VFMADD231PS  Y0, Y14, Y7
+	VFMADD231PS  Y0, Y15, Y11
+	VMOVUPS      96(R11), Y0
+	VFMADD231PS  Y0, Y13, Y4
+	VFMADD231PS  Y0, Y14, Y8
+	VFMADD231PS  Y0, Y15, Y12
+	LEAQ         (R11)(CX*8), R11
+	ADDQ         $0x08, R13
+	CMPQ         R13, DX
+	JLT          weighThree_row
+	VMOVUPS      Y1, (R8)
+	VMOVUPS      Y2, 256(R8)
+	VMOVUPS      Y3, 512(R8)
+	VMOVUPS      Y4, 768(R8)
+	VMOVUPS      Y5, (R9)
+	VMOVUPS      Y6, 256(R9)
+	VMOVUPS      Y7, 512(R9)
+	VMOVUPS      Y8, 768(R9)
+	VMOVUPS      Y9, (R10)
+	VMOVUPS      Y10, 256(R10)
+	VMOVUPS      Y11, 512(R10)
+	VMOVUPS      Y12, 768(R10)
+	ADDQ         $0x20, R8
+	ADDQ         $0x20, R9
+	ADDQ         $0x20, R10
+	INCQ         R12
+	CMPQ         R12, $0x08
+	JLT          weighThree_lane
+	ADDQ         $0x00000080, AX
+	ADDQ         $0x00000300, R8
+	ADDQ         $0x00000300, R9
+	ADDQ         $0x00000300, R10
+	MOVQ         d+56(FP), R11
+	SUBQ         $0x00000020, R11
+	MOVQ         R11, d+56(FP)
+	JG           weighThree_columns
+	VZEROUPPER
+	RET
+
+// func weighOne(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int)
+// Requires: AVX, FMA3
+TEXT ·weighOne(SB), NOSPLIT, $0-64
+	MOVQ v+0(FP), AX
+	MOVQ ldv+8(FP), CX
+	MOVQ n+32(FP), DX
+	MOVQ p+16(FP), BX
+	MOVQ lanes+40(FP), SI
+
+weighOne_columns:
+	XORQ R8, R8
+
+weighOne_lane:
+	VMOVUPS (SI), Y0
+	VMOVUPS 256(SI), Y1
+	VMOVUPS 512(SI), Y2
+	VMOVUPS 768(SI), Y3
+	VMOVUPS 1024(SI), Y4
+	VMOVUPS 1280(SI), Y5
+	VMOVUPS 1536(SI), Y6
+	VMOVUPS 1792(SI), Y7
+	MOVQ    R8, DI
+	IMULQ   CX, DI
+	ADDQ    AX, DI
+	MOVQ    R8, R9
+
+weighOne_row:
+	VBROADCASTSS (BX)(R9*4), Y8
+	VFMADD231PS  (DI), Y8, Y0
+	VFMADD231PS  32(DI), Y8, Y1
+	VFMADD231PS  64(DI), Y8, Y2
+	VFMADD231PS  96(DI), Y8, Y3
+	VFMADD231PS  128(DI), Y8, Y4
+	VFMADD231PS  160(DI), Y8, Y5
+	VFMADD231PS  192(DI), Y8, Y6
+	VFMADD231PS  224(DI), Y8, Y7
+	LEAQ         (DI)(CX*8), DI
+	ADDQ         $0x08, R9
+	CMPQ         R9, DX
+	JLT          weighOne_row
+	VMOVUPS      Y0, (SI)
+	VMOVUPS      Y1, 256(SI)
+	VMOVUPS      Y2, 512(SI)
+	VMOVUPS      Y3, 768(SI)
+	VMOVUPS      Y4, 1024(SI)
+	VMOVUPS      Y5, 1280(SI)
+	VMOVUPS      Y6, 1536(SI)
+	VMOVUPS      Y7, 1792(SI)
+	ADDQ         $0x20, SI
+	INCQ         R8
+	CMPQ         R8, $0x08
+	JLT          weighOne_lane
+	ADDQ         $0x00000100, AX
+	ADDQ         $0x00000700, SI
+	MOVQ         d+56(FP), DI
+	SUBQ         $0x00000040, DI
+	MOVQ         DI, d+56(FP)
+	JG           weighOne_columns
+	VZEROUPPER
+	RET
+
+// func weighEight(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int)
+// Requires: AVX, FMA3
+TEXT ·weighEight(SB), NOSPLIT, $0-64
+	MOVQ v+0(FP), AX
+	MOVQ ldv+8(FP), CX
+	MOVQ n+32(FP), DX
+	MOVQ p+16(FP), BX
+	MOVQ lanes+40(FP), SI
+
+weighEight_columns:
+	XORQ R8, R8
+
+weighEight_lane:
+	VMOVUPS (SI), Y0
+	MOVQ    R8, DI
+	IMULQ   CX, DI
+	ADDQ    AX, DI
+	MOVQ    R8, R9
+
+weighEight_row:
+	VBROADCASTSS (BX)(R9*4), Y1
+	VFMADD231PS  (DI), Y1, Y0
+	LEAQ         (DI)(CX*8), DI
+	ADDQ         $0x08, R9
+	CMPQ         R9, DX
+	JLT          weighEight_row
+	VMOVUPS      Y0, (SI)
+	ADDQ         $0x20, SI
+	INCQ         R8
+	CMPQ         R8, $0x08
+	JLT          weighEight_lane
+	ADDQ         $0x00000020, AX
+	ADDQ         $0x00000000, SI
+	MOVQ         d+56(FP), DI
+	SUBQ         $0x00000008, DI
+	MOVQ         DI, d+56(FP)
+	JG           weighEight_columns
+	VZEROUPPER
+	RET
+
 // func addVectors(out *float32, a *float32, b *float32, n int)
 // Requires: AVX
 TEXT ·addVectors(SB), NOSPLIT, $0-32
@@ -3066,23 +3258,32 @@ readFour_loop:
 	VZEROUPPER
 	RET
 
-// func fetch(p *byte, stride int, n int, bytes int)
-// Requires: MMX+
-TEXT ·fetch(SB), NOSPLIT, $0-32
-	MOVQ p+0(FP), AX
-	MOVQ stride+8(FP), CX
-	MOVQ n+16(FP), DX
-	MOVQ bytes+24(FP), BX
+// func fetch(p *byte, near int, far int, n int, bytes int)
+TEXT ·fetch(SB), NOSPLIT, $0-40
+	MOVQ near+8(FP), AX
+	MOVQ far+16(FP), CX
+	MOVQ n+24(FP), DX
+	MOVQ bytes+32(FP), BX
+	MOVQ p+0(FP), SI
+	LEAQ (SI)(CX*1), DI
+	LEAQ (DI)(CX*1), R8
+	LEAQ (R8)(CX*1), R9
 
 fetch_row:
-	XORQ SI, SI
+	XORQ CX, CX
 
 fetch_line:
-	PREFETCHT0 (AX)(SI*1)
-	ADDQ       $0x40, SI
-	CMPQ       SI, BX
-	JLT        fetch_line
-	ADDQ       CX, AX
-	DECQ       DX
-	JNE        fetch_row
+	MOVBLZX (SI)(CX*1), R10
+	MOVBLZX (DI)(CX*1), R10
+	MOVBLZX (R8)(CX*1), R10
+	MOVBLZX (R9)(CX*1), R10
+	ADDQ    $0x40, CX
+	CMPQ    CX, BX
+	JLT     fetch_line
+	ADDQ    AX, SI
+	ADDQ    AX, DI
+	ADDQ    AX, R8
+	ADDQ    AX, R9
+	DECQ    DX
+	JNE     fetch_row
 	RET

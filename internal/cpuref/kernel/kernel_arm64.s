@@ -2628,6 +2628,286 @@ weightedSum_next:
 	BGT weightedSum_columns
 	RET
 
+// func weighThree(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int)
+TEXT ·weighThree(SB), NOSPLIT, $0-64
+	MOVD v+0(FP), R0
+	MOVD ldv+8(FP), R1
+	MOVD p+16(FP), R2
+	MOVD ldp+24(FP), R3
+	MOVD n+32(FP), R4
+	MOVD lanes+40(FP), R5
+	MOVD ldl+48(FP), R6
+	MOVD d+56(FP), R7
+	LSL $3, R1, R8
+	SUB $128, R8
+
+weighThree_columns:
+	MOVD $0, R11
+
+weighThree_lane:
+	MOVD R5, R9
+	MOVD R9, R10
+	VLD1 (R10), [V0.S4, V1.S4]
+	ADD $256, R10
+	VLD1 (R10), [V2.S4, V3.S4]
+	ADD $256, R10
+	VLD1 (R10), [V4.S4, V5.S4]
+	ADD $256, R10
+	VLD1 (R10), [V6.S4, V7.S4]
+	ADD $256, R10
+	ADD R6, R9
+	MOVD R9, R10
+	VLD1 (R10), [V8.S4, V9.S4]
+	ADD $256, R10
+	VLD1 (R10), [V10.S4, V11.S4]
+	ADD $256, R10
+	VLD1 (R10), [V12.S4, V13.S4]
+	ADD $256, R10
+	VLD1 (R10), [V14.S4, V15.S4]
+	ADD $256, R10
+	ADD R6, R9
+	MOVD R9, R10
+	VLD1 (R10), [V16.S4, V17.S4]
+	ADD $256, R10
+	VLD1 (R10), [V18.S4, V19.S4]
+	ADD $256, R10
+	VLD1 (R10), [V20.S4, V21.S4]
+	ADD $256, R10
+	VLD1 (R10), [V22.S4, V23.S4]
+	ADD $256, R10
+	ADD R6, R9
+	MADD R1, R0, R11, R12
+	ADD R11<<2, R2, R13
+	SUB R11, R4, R14
+
+weighThree_row:
+	MOVD R13, R15
+	VLD1R (R15), [V28.S4]
+	ADD R3, R15
+	VLD1R (R15), [V29.S4]
+	ADD R3, R15
+	VLD1R (R15), [V30.S4]
+	ADD R3, R15
+	VLD1.P 64(R12), [V24.S4, V25.S4, V26.S4, V27.S4]
+	VFMLA V28.S4, V24.S4, V0.S4
+	VFMLA V28.S4, V25.S4, V1.S4
+	VFMLA V28.S4, V26.S4, V2.S4
+	VFMLA V28.S4, V27.S4, V3.S4
+	VFMLA V29.S4, V24.S4, V8.S4
+	VFMLA V29.S4, V25.S4, V9.S4
+	VFMLA V29.S4, V26.S4, V10.S4
+	VFMLA V29.S4, V27.S4, V11.S4
+	VFMLA V30.S4, V24.S4, V16.S4
+	VFMLA V30.S4, V25.S4, V17.S4
+	VFMLA V30.S4, V26.S4, V18.S4
+	VFMLA V30.S4, V27.S4, V19.S4
+	VLD1.P 64(R12), [V24.S4, V25.S4, V26.S4, V27.S4]
+	VFMLA V28.S4, V24.S4, V4.S4
+	VFMLA V28.S4, V25.S4, V5.S4
+	VFMLA V28.S4, V26.S4, V6.S4
+	VFMLA V28.S4, V27.S4, V7.S4
+	VFMLA V29.S4, V24.S4, V12.S4
+	VFMLA V29.S4, V25.S4, V13.S4
+	VFMLA V29.S4, V26.S4, V14.S4
+	VFMLA V29.S4, V27.S4, V15.S4
+	VFMLA V30.S4, V24.S4, V20.S4
+	VFMLA V30.S4, V25.S4, V21.S4
+	VFMLA V30.S4, V26.S4, V22.S4
+	VFMLA V30.S4, V27.S4, V23.S4
+	ADD R8, R12
+	ADD $32, R13
+	SUBS $8, R14, R14
+	BGT weighThree_row
+	MOVD R5, R9
+	MOVD R9, R10
+	VST1 [V0.S4, V1.S4], (R10)
+	ADD $256, R10
+	VST1 [V2.S4, V3.S4], (R10)
+	ADD $256, R10
+	VST1 [V4.S4, V5.S4], (R10)
+	ADD $256, R10
+	VST1 [V6.S4, V7.S4], (R10)
+	ADD $256, R10
+	ADD R6, R9
+	MOVD R9, R10
+	VST1 [V8.S4, V9.S4], (R10)
+	ADD $256, R10
+	VST1 [V10.S4, V11.S4], (R10)
+	ADD $256, R10
+	VST1 [V12.S4, V13.S4], (R10)
+	ADD $256, R10
+	VST1 [V14.S4, V15.S4], (R10)
+	ADD $256, R10
+	ADD R6, R9
+	MOVD R9, R10
+	VST1 [V16.S4, V17.S4], (R10)
+	ADD $256, R10
+	VST1 [V18.S4, V19.S4], (R10)
+	ADD $256, R10
+	VST1 [V20.S4, V21.S4], (R10)
+	ADD $256, R10
+	VST1 [V22.S4, V23.S4], (R10)
+	ADD $256, R10
+	ADD R6, R9
+	ADD $32, R5
+	ADD $1, R11
+	CMP $8, R11
+	BLT weighThree_lane
+	ADD $128, R0
+	ADD $768, R5
+	SUBS $32, R7, R7
+	BGT weighThree_columns
+	RET
+
+// func weighOne(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int)
+TEXT ·weighOne(SB), NOSPLIT, $0-64
+	MOVD v+0(FP), R0
+	MOVD ldv+8(FP), R1
+	MOVD p+16(FP), R2
+	MOVD ldp+24(FP), R3
+	MOVD n+32(FP), R4
+	MOVD lanes+40(FP), R5
+	MOVD ldl+48(FP), R6
+	MOVD d+56(FP), R7
+	LSL $3, R1, R8
+	SUB $256, R8
+
+weighOne_columns:
+	MOVD $0, R11
+
+weighOne_lane:
+	MOVD R5, R9
+	MOVD R9, R10
+	VLD1 (R10), [V0.S4, V1.S4]
+	ADD $256, R10
+	VLD1 (R10), [V2.S4, V3.S4]
+	ADD $256, R10
+	VLD1 (R10), [V4.S4, V5.S4]
+	ADD $256, R10
+	VLD1 (R10), [V6.S4, V7.S4]
+	ADD $256, R10
+	VLD1 (R10), [V8.S4, V9.S4]
+	ADD $256, R10
+	VLD1 (R10), [V10.S4, V11.S4]
+	ADD $256, R10
+	VLD1 (R10), [V12.S4, V13.S4]
+	ADD $256, R10
+	VLD1 (R10), [V14.S4, V15.S4]
+	ADD $256, R10
+	ADD R6, R9
+	MADD R1, R0, R11, R12
+	ADD R11<<2, R2, R13
+	SUB R11, R4, R14
+
+weighOne_row:
+	MOVD R13, R15
+	VLD1R (R15), [V28.S4]
+	ADD R3, R15
+	VLD1.P 64(R12), [V24.S4, V25.S4, V26.S4, V27.S4]
+	VFMLA V28.S4, V24.S4, V0.S4
+	VFMLA V28.S4, V25.S4, V1.S4
+	VFMLA V28.S4, V26.S4, V2.S4
+	VFMLA V28.S4, V27.S4, V3.S4
+	VLD1.P 64(R12), [V24.S4, V25.S4, V26.S4, V27.S4]
+	VFMLA V28.S4, V24.S4, V4.S4
+	VFMLA V28.S4, V25.S4, V5.S4
+	VFMLA V28.S4, V26.S4, V6.S4
+	VFMLA V28.S4, V27.S4, V7.S4
+	VLD1.P 64(R12), [V24.S4, V25.S4, V26.S4, V27.S4]
+	VFMLA V28.S4, V24.S4, V8.S4
+	VFMLA V28.S4, V25.S4, V9.S4
+	VFMLA V28.S4, V26.S4, V10.S4
+	VFMLA V28.S4, V27.S4, V11.S4
+	VLD1.P 64(R12), [V24.S4, V25.S4, V26.S4, V27.S4]
+	VFMLA V28.S4, V24.S4, V12.S4
+	VFMLA V28.S4, V25.S4, V13.S4
+	VFMLA V28.S4, V26.S4, V14.S4
+	VFMLA V28.S4, V27.S4, V15.S4
+	ADD R8, R12
+	ADD $32, R13
+	SUBS $8, R14, R14
+	BGT weighOne_row
+	MOVD R5, R9
+	MOVD R9, R10
+	VST1 [V0.S4, V1.S4], (R10)
+	ADD $256, R10
+	VST1 [V2.S4, V3.S4], (R10)
+	ADD $256, R10
+	VST1 [V4.S4, V5.S4], (R10)
+	ADD $256, R10
+	VST1 [V6.S4, V7.S4], (R10)
+	ADD $256, R10
+	VST1 [V8.S4, V9.S4], (R10)
+	ADD $256, R10
+	VST1 [V10.S4, V11.S4], (R10)
+	ADD $256, R10
+	VST1 [V12.S4, V13.S4], (R10)
+	ADD $256, R10
+	VST1 [V14.S4, V15.S4], (R10)
+	ADD $256, R10
+	ADD R6, R9
+	ADD $32, R5
+	ADD $1, R11
+	CMP $8, R11
+	BLT weighOne_lane
+	ADD $256, R0
+	ADD $1792, R5
+	SUBS $64, R7, R7
+	BGT weighOne_columns
+	RET
+
+// func weighEight(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int)
+TEXT ·weighEight(SB), NOSPLIT, $0-64
+	MOVD v+0(FP), R0
+	MOVD ldv+8(FP), R1
+	MOVD p+16(FP), R2
+	MOVD ldp+24(FP), R3
+	MOVD n+32(FP), R4
+	MOVD lanes+40(FP), R5
+	MOVD ldl+48(FP), R6
+	MOVD d+56(FP), R7
+	LSL $3, R1, R8
+	SUB $32, R8
+
+weighEight_columns:
+	MOVD $0, R11
+
+weighEight_lane:
+	MOVD R5, R9
+	MOVD R9, R10
+	VLD1 (R10), [V0.S4, V1.S4]
+	ADD $256, R10
+	ADD R6, R9
+	MADD R1, R0, R11, R12
+	ADD R11<<2, R2, R13
+	SUB R11, R4, R14
+
+weighEight_row:
+	MOVD R13, R15
+	VLD1R (R15), [V28.S4]
+	ADD R3, R15
+	VLD1.P 32(R12), [V24.S4, V25.S4]
+	VFMLA V28.S4, V24.S4, V0.S4
+	VFMLA V28.S4, V25.S4, V1.S4
+	ADD R8, R12
+	ADD $32, R13
+	SUBS $8, R14, R14
+	BGT weighEight_row
+	MOVD R5, R9
+	MOVD R9, R10
+	VST1 [V0.S4, V1.S4], (R10)
+	ADD $256, R10
+	ADD R6, R9
+	ADD $32, R5
+	ADD $1, R11
+	CMP $8, R11
+	BLT weighEight_lane
+	ADD $32, R0
+	ADD $0, R5
+	SUBS $8, R7, R7
+	BGT weighEight_columns
+	RET
+
 // func addVectors(out *float32, a *float32, b *float32, n int)
 TEXT ·addVectors(SB), NOSPLIT, $0-32
 	MOVD out+0(FP), R0
@@ -3363,23 +3643,32 @@ readFour_loop:
 	FMOVS F0, (R6)
 	RET
 
-// func fetch(p *byte, stride int, n int, bytes int)
-TEXT ·fetch(SB), NOSPLIT, $0-32
+// func fetch(p *byte, near int, far int, n int, bytes int)
+TEXT ·fetch(SB), NOSPLIT, $0-40
 	MOVD p+0(FP), R0
-	MOVD stride+8(FP), R1
-	MOVD n+16(FP), R2
-	MOVD bytes+24(FP), R3
+	MOVD near+8(FP), R4
+	MOVD far+16(FP), R5
+	MOVD n+24(FP), R6
+	MOVD bytes+32(FP), R7
+	ADD R5, R0, R1
+	ADD R5, R1, R2
+	ADD R5, R2, R3
 
 fetch_row:
-	MOVD R0, R4
-	MOVD R3, R5
+	MOVD $0, R8
 
 fetch_line:
-	PRFM (R4), PLDL1KEEP
-	ADD $64, R4
-	SUBS $64, R5, R5
-	BGT fetch_line
-	ADD R1, R0
-	SUBS $1, R2, R2
+	MOVBU (R0)(R8), R9
+	MOVBU (R1)(R8), R9
+	MOVBU (R2)(R8), R9
+	MOVBU (R3)(R8), R9
+	ADD $64, R8
+	CMP R7, R8
+	BLT fetch_line
+	ADD R4, R0
+	ADD R4, R1
+	ADD R4, R2
+	ADD R4, R3
+	SUBS $1, R6, R6
 	BNE fetch_row
 	RET

@@ -190,6 +190,40 @@ func TestWeightedSum(t *testing.T) {
 	}
 }
 
+// Several sums at once have the bits that they have one by one, whatever is left to smaller kernels.
+func TestWeigh(t *testing.T) {
+	r := rand.New(rand.NewPCG(6, 12))
+	for _, s := range fast(t) {
+		for kind := range kinds {
+			for sums := range 9 {
+				n, more, d, gap := 8*(1+r.IntN(5)), r.IntN(20), 8*(1+r.IntN(20)), r.IntN(5)
+				rows, stride, ldp := n+more, d+gap, n+more+r.IntN(3)
+				data, _ := fenced(t, 0, 4*((rows-1)*stride+d), r.IntN(4))
+				weights, _ := fenced(t, 1, 4*max(0, (sums-1)*ldp+rows), r.IntN(4))
+				v, p := Floats{FloatsOf(data), stride}, Floats{FloatsOf(weights), ldp}
+				fill(r, kind, v.Data)
+				fill(r, kind, p.Data)
+				partBytes, _ := fenced(t, 2, 4*sums*lanes*d, 0)
+				part := FloatsOf(partBytes)
+				half := n / 16 * 8
+				s.Weigh(part, p, sums, v, half, d, true)
+				s.Weigh(part, Floats{p.Data[min(half, len(p.Data)):], ldp}, sums, Floats{v.Data[half*stride:], stride}, n-half, d, false)
+				for sum := range sums {
+					weight := p.Data[sum*ldp:][:rows]
+					want, got := make([]float32, d), make([]float32, d)
+					generic.WeightedSum(want, weight, v, make([]float32, lanes*d), true, true)
+					rest := Floats{Stride: stride}
+					if more > 0 {
+						rest.Data = v.Data[n*stride:]
+					}
+					s.WeightedSum(got, weight[n:], rest, part[sum*lanes*d:], false, true)
+					compare(t, fmt.Sprintf("%s, kind %d: sum %d of %d, %d+%d rows of %d", s.Name, kind, sum, sums, n, more, d), want, got)
+				}
+			}
+		}
+	}
+}
+
 // What a weighted sum is, stated by itself: a dot product for each column.
 func TestWeightedSumIsADot(t *testing.T) {
 	r := rand.New(rand.NewPCG(6, 3))
@@ -311,7 +345,9 @@ func TestRead(t *testing.T) {
 			if got := s.Read(data); got != float32(ones) {
 				t.Errorf("%s: %d bytes of ones: want %d, got %g", s.Name, n, ones, got)
 			}
-			s.Fetch(Floats{FloatsOf(data), 16}, 0, n/64, 0, 16)
+			for _, row := range []int{1, 60, 64, 65} {
+				s.Fetch(data, row, n/row, row)
+			}
 		}
 	}
 }

@@ -193,12 +193,53 @@ func (s *Set) WeightedSum(y, p []float32, v Floats, part []float32, first, last 
 	s.weightedSum(unsafe.SliceData(v.Data), 4*v.Stride, unsafe.SliceData(p), len(p), &y[0], len(y), &part[0], mode)
 }
 
-// Fetch asks memory for columns [i, i+n) of rows [from, to) of v, which will be summed soon: a weighted sum goes down the
-// columns, which by itself is no order that memory foresees.
-func (s *Set) Fetch(v Floats, from, to, i, n int) {
-	if from < to {
-		s.fetch((*byte)(unsafe.Pointer(&v.Data[from*v.Stride+i])), 4*v.Stride, to-from, 4*n)
+// Weigh begins or goes on with several weighted sums of the same values, d columns of the first n rows of v, both a multiple of 8; WeightedSum
+// ends them. Sum s has its weights in row s of p, and its part of part is that of WeightedSum.
+func (s *Set) Weigh(part []float32, p Floats, sums int, v Floats, n, d int, first bool) {
+	if n%lanes != 0 || d%lanes != 0 || len(part) < sums*lanes*d ||
+		sums > 0 && n > 0 && (len(p.Data) < (sums-1)*p.Stride+n || len(v.Data) < (n-1)*v.Stride+d) {
+		panic(fmt.Sprintf("BUG: %d sums of %d weights of %d columns, %d apart, in %d values", sums, n, d, v.Stride, len(v.Data)))
 	}
+	if first {
+		clear(part[:sums*lanes*d])
+	}
+	if n > 0 {
+		weighing{s, part, p, v, n, d}.rectangle(0, 0, sums, 0, d)
+	}
+}
+
+type weighing struct {
+	*Set
+	part []float32
+	p, v Floats
+	n, d int
+}
+
+// rectangle does columns [i0, i1) of sums [s0, s1), with the weighers from number k on.
+func (w weighing) rectangle(k, s0, s1, i0, i1 int) {
+	if s0 == s1 || i0 == i1 {
+		return
+	}
+	f := w.weigh[k]
+	s, i := s1-(s1-s0)%f.sums, i1-(i1-i0)%f.columns
+	for sum := s0; sum < s && i0 < i; sum += f.sums {
+		f.run(&w.v.Data[i0], 4*w.v.Stride, &w.p.Data[sum*w.p.Stride], 4*w.p.Stride, w.n, &w.part[lanes*(sum*w.d+i0)], 4*lanes*w.d, i-i0)
+	}
+	w.rectangle(k+1, s0, s, i, i1)
+	w.rectangle(k+1, s, s1, i0, i1)
+}
+
+// Fetch reads n bytes of each of so many rows in four streams, each stride bytes after the other: they will be used soon, and in an order that memory does not
+// serve as well.
+func (s *Set) Fetch(data []byte, stride, rows, n int) {
+	if rows <= 0 || n <= 0 {
+		return
+	}
+	if len(data) < (rows-1)*stride+n {
+		panic(fmt.Sprintf("BUG: %d rows of %d bytes, %d apart, in %d", rows, n, stride, len(data)))
+	}
+	quarter := rows / 4
+	s.fetch(&data[0], stride, quarter*stride, rows-3*quarter, n)
 }
 
 // Bytes is the memory of a.

@@ -12,6 +12,7 @@ var neon = &Set{
 	dotTile:     [num.NumDTypes]dotTileFunc{num.Float32: dotTileF32, num.Float16: dotTileF16, num.BFloat16: dotTileBF16, num.Int8: dotTileI8},
 	int8:        int8Funcs{rows: rowsInt8, tile: tileInt8, magnitude: magnitude, quantize: quantize8, rescale: rescale},
 	weightedSum: weightedSum,
+	weigh:       []weigher{{3, 32, weighThree}, {1, 64, weighOne}, {1, 8, weighEight}},
 	read:        readFour,
 	fetch:       fetch,
 	vector: vectorFuncs{

@@ -74,6 +74,21 @@ func rescale(out *float32, sum *int32, divisor *float32, inverse float32, n int)
 //go:noescape
 func weightedSum(v *float32, ldv int, p *float32, n int, y *float32, d int, lanes *float32, mode int)
 
+// weighThree: see weighFunc.
+//
+//go:noescape
+func weighThree(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int)
+
+// weighOne: see weighFunc.
+//
+//go:noescape
+func weighOne(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int)
+
+// weighEight: see weighFunc.
+//
+//go:noescape
+func weighEight(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int)
+
 // addVectors: see vectorFuncs.
 //
 //go:noescape
@@ -137,4 +152,4 @@ func readFour(p *byte, stride int, n int, sum *float32)
 // fetch: see fetchFunc.
 //
 //go:noescape
-func fetch(p *byte, stride int, n int, bytes int)
+func fetch(p *byte, near int, far int, n int, bytes int)

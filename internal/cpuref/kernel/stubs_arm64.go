@@ -53,6 +53,15 @@ func rescale(out *float32, sum *int32, divisor *float32, inverse float32, n int)
 func weightedSum(v *float32, ldv int, p *float32, n int, y *float32, d int, lanes *float32, mode int)
 
 //go:noescape
+func weighThree(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int)
+
+//go:noescape
+func weighOne(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int)
+
+//go:noescape
+func weighEight(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int)
+
+//go:noescape
 func addVectors(out *float32, a *float32, b *float32, n int)
 
 //go:noescape
@@ -89,4 +98,4 @@ func softCap8(out *float32, x *float32, bound float32, n int)
 func readFour(p *byte, stride int, n int, sum *float32)
 
 //go:noescape
-func fetch(p *byte, stride int, n int, bytes int)
+func fetch(p *byte, near int, far int, n int, bytes int)

@@ -22,6 +22,9 @@ func amd64() {
 	}
 	int8Kernels()
 	weighted()
+	weigh("weighThree", 3, 4)
+	weigh("weighOne", 1, 8)
+	weigh("weighEight", 1, 1)
 	elementwise()
 	largest()
 	exponentials()

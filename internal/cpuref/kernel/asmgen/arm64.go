@@ -43,6 +43,9 @@ func arm64(out, stubs string) {
 	}
 	a.int8Kernels()
 	a.weightedSum()
+	a.weigh("weighThree", 3, 4)
+	a.weigh("weighOne", 1, 8)
+	a.weigh("weighEight", 1, 1)
 	a.elementwise()
 	a.largest()
 	a.exponentials()
@@ -364,6 +367,63 @@ func (a *arm) weightedSum() {
 	a.p("ADD $32, R0")
 	a.p("ADD $32, R4")
 	a.p("SUBS $8, R5, R5")
+	a.p("BGT %s_columns", name)
+	a.p("RET")
+}
+
+// weigh: registers from 0 on hold so many sums of columns eights, two for each eight; 24 to 27 are for values, 28 to 30 for weights.
+func (a *arm) weigh(name string, sums, columns int) {
+	const value, weight = 24, 28
+	a.function(name, "v *float32", "ldv int", "p *float32", "ldp int", "n int", "lanes *float32", "ldl int", "d int")
+	a.args("v R0", "ldv R1", "p R2", "ldp R3", "n R4", "lanes R5", "ldl R6", "d R7")
+	a.p("LSL $3, R1, R8")
+	a.p("SUB $%d, R8", 32*columns) // from a row's end to the next of its lane
+	// kept moves the registers from or to the memory of a lane.
+	kept := func(format string) {
+		a.p("MOVD R5, R9")
+		for s := range sums {
+			a.p("MOVD R9, R10")
+			for c := range columns {
+				a.p(format, list(2*(s*columns+c), 2, "S4"))
+				a.p("ADD $256, R10")
+			}
+			a.p("ADD R6, R9")
+		}
+	}
+	a.label(name + "_columns")
+	a.p("MOVD $0, R11")
+	a.label(name + "_lane")
+	kept("VLD1 (R10), %s")
+	a.p("MADD R1, R0, R11, R12") // the lane's first row
+	a.p("ADD R11<<2, R2, R13")   // and weight
+	a.p("SUB R11, R4, R14")
+	a.label(name + "_row")
+	a.p("MOVD R13, R15")
+	for s := range sums {
+		a.p("VLD1R (R15), [V%d.S4]", weight+s)
+		a.p("ADD R3, R15")
+	}
+	for half := 0; half < 2*columns; half += 4 {
+		n := min(4, 2*columns-half)
+		a.p("VLD1.P %d(R12), %s", 16*n, list(value, n, "S4"))
+		for s := range sums {
+			for h := range n {
+				a.fma(2*s*columns+half+h, value+h, weight+s)
+			}
+		}
+	}
+	a.p("ADD R8, R12")
+	a.p("ADD $32, R13")
+	a.p("SUBS $8, R14, R14")
+	a.p("BGT %s_row", name)
+	kept("VST1 %s, (R10)")
+	a.p("ADD $32, R5")
+	a.p("ADD $1, R11")
+	a.p("CMP $8, R11")
+	a.p("BLT %s_lane", name)
+	a.p("ADD $%d, R0", 32*columns)
+	a.p("ADD $%d, R5", 256*(columns-1))
+	a.p("SUBS $%d, R7, R7", 8*columns)
 	a.p("BGT %s_columns", name)
 	a.p("RET")
 }

@@ -96,6 +96,81 @@ func weighted() {
 	RET()
 }
 
+// weigh adds rows of v to the lanes of several weighted sums at once, lane by lane: so many sums of so many times eight columns stay in registers.
+func weigh(name string, sums, columns int) {
+	TEXT(name, NOSPLIT, "func(v *float32, ldv int, p *float32, ldp, n int, lanes *float32, ldl, d int)")
+	Doc(fmt.Sprintf("%s: see weighFunc.", name))
+	Pragma("noescape")
+	v, ldv, n := pointer("v"), pointer("ldv"), pointer("n")
+	strided := func(first, stride string) []Register {
+		rows := []Register{pointer(first)}
+		for r := 1; r < sums; r++ {
+			p := GP64()
+			MOVQ(rows[r-1], p)
+			ADDQ(argument(stride), p)
+			rows = append(rows, p)
+		}
+		return rows
+	}
+	p, lanes := strided("p", "ldp"), strided("lanes", "ldl")
+	acc, weight, value := make([]VecVirtual, sums*columns), make([]VecVirtual, sums), ymm()
+	for a := range acc {
+		acc[a] = ymm()
+	}
+	for s := range weight {
+		weight[s] = ymm()
+	}
+	kept := func(a int) Mem { return Mem{Base: lanes[a/columns], Disp: 256 * (a % columns)} }
+	row, lane, j := GP64(), GP64(), GP64()
+
+	Label(name + "_columns")
+	XORQ(lane, lane)
+	Label(name + "_lane")
+	for a := range acc {
+		VMOVUPS(kept(a), acc[a])
+	}
+	MOVQ(lane, row)
+	IMULQ(ldv, row)
+	ADDQ(v, row)
+	MOVQ(lane, j)
+	Label(name + "_row")
+	for s := range weight {
+		VBROADCASTSS(at(p[s], j, 4, 0), weight[s])
+	}
+	for c := range columns {
+		if sums == 1 {
+			VFMADD231PS(Mem{Base: row, Disp: 32 * c}, weight[0], acc[c])
+			continue
+		}
+		VMOVUPS(Mem{Base: row, Disp: 32 * c}, value)
+		for s := range weight {
+			VFMADD231PS(value, weight[s], acc[s*columns+c])
+		}
+	}
+	LEAQ(Mem{Base: row, Index: ldv, Scale: 8}, row)
+	ADDQ(Imm(8), j)
+	CMPQ(j, n)
+	JLT(LabelRef(name + "_row"))
+	for a := range acc {
+		VMOVUPS(acc[a], kept(a))
+	}
+	for _, l := range lanes {
+		ADDQ(Imm(32), l)
+	}
+	INCQ(lane)
+	CMPQ(lane, Imm(8))
+	JLT(LabelRef(name + "_lane"))
+	ADDQ(U32(uint32(32*columns)), v)
+	for _, l := range lanes {
+		ADDQ(U32(uint32(256*(columns-1))), l)
+	}
+	d := pointer("d")
+	SUBQ(U32(uint32(8*columns)), d)
+	Store(d, Param("d"))
+	JG(LabelRef(name + "_columns"))
+	end()
+}
+
 // eachEight writes a function whose loop does eight elements at a time; n is a positive multiple of 8. body gets the index of the first.
 func eachEight(name, signature string, body func() func(i Register)) {
 	TEXT(name, NOSPLIT, signature)
@@ -118,13 +193,18 @@ func end() {
 
 func pointer(name string) Register { return Load(Param(name), GP64()) }
 
-func broadcast(param string) VecVirtual {
-	v := ymm()
-	m, err := Param(param).Resolve()
+// argument is where it lies.
+func argument(name string) Mem {
+	m, err := Param(name).Resolve()
 	if err != nil {
 		panic(err)
 	}
-	VBROADCASTSS(m.Addr, v)
+	return m.Addr
+}
+
+func broadcast(param string) VecVirtual {
+	v := ymm()
+	VBROADCASTSS(argument(param), v)
 	return v
 }
 
@@ -450,20 +530,30 @@ func readFour() {
 	end()
 }
 
-// fetch asks for n rows of bytes, a multiple of 64, in the order in which they lie.
+// fetch reads 4·n rows of bytes, a byte of each line of memory, those of four streams in turn.
 func fetch() {
-	TEXT("fetch", NOSPLIT, "func(p *byte, stride, n, bytes int)")
+	TEXT("fetch", NOSPLIT, "func(p *byte, near, far, n, bytes int)")
 	Doc("fetch: see fetchFunc.")
 	Pragma("noescape")
-	p, stride, n, bytes, i := pointer("p"), pointer("stride"), pointer("n"), pointer("bytes"), GP64()
+	near, far, n, bytes, i := pointer("near"), pointer("far"), pointer("n"), pointer("bytes"), GP64()
+	stream := []Register{pointer("p")}
+	for r := 1; r < 4; r++ {
+		p := GP64()
+		LEAQ(Mem{Base: stream[r-1], Index: far, Scale: 1}, p)
+		stream = append(stream, p)
+	}
 	Label("fetch_row")
 	XORQ(i, i)
 	Label("fetch_line")
-	PREFETCHT0(at(p, i, 1, 0))
+	for _, p := range stream {
+		MOVBLZX(at(p, i, 1, 0), GP32())
+	}
 	ADDQ(Imm(64), i)
 	CMPQ(i, bytes)
 	JLT(LabelRef("fetch_line"))
-	ADDQ(stride, p)
+	for _, p := range stream {
+		ADDQ(near, p)
+	}
 	DECQ(n)
 	JNE(LabelRef("fetch_row"))
 	RET()

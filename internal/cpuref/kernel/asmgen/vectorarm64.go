@@ -308,20 +308,27 @@ func (a *arm) readFour() {
 	a.p("RET")
 }
 
-// fetch asks for n rows of bytes in the order in which they lie.
+// fetch reads 4·n rows of bytes, a byte of each line of memory, those of four streams in turn.
 func (a *arm) fetch() {
-	a.function("fetch", "p *byte", "stride int", "n int", "bytes int")
-	a.args("p R0", "stride R1", "n R2", "bytes R3")
+	a.function("fetch", "p *byte", "near int", "far int", "n int", "bytes int")
+	a.args("p R0", "near R4", "far R5", "n R6", "bytes R7")
+	streams := []string{"R0", "R1", "R2", "R3"}
+	for r := 1; r < 4; r++ {
+		a.p("ADD R5, %s, %s", streams[r-1], streams[r])
+	}
 	a.label("fetch_row")
-	a.p("MOVD R0, R4")
-	a.p("MOVD R3, R5")
+	a.p("MOVD $0, R8")
 	a.label("fetch_line")
-	a.p("PRFM (R4), PLDL1KEEP")
-	a.p("ADD $64, R4")
-	a.p("SUBS $64, R5, R5")
-	a.p("BGT fetch_line")
-	a.p("ADD R1, R0")
-	a.p("SUBS $1, R2, R2")
+	for _, p := range streams {
+		a.p("MOVBU (%s)(R8), R9", p)
+	}
+	a.p("ADD $64, R8")
+	a.p("CMP R7, R8")
+	a.p("BLT fetch_line")
+	for _, p := range streams {
+		a.p("ADD R4, %s", p)
+	}
+	a.p("SUBS $1, R6, R6")
 	a.p("BNE fetch_row")
 	a.p("RET")
 }
