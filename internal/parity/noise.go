@@ -21,7 +21,7 @@ import (
 // allowance is how many times the noise a right candidate may show. The noise is one draw, and so is the candidate; single steps
 // reach 2 or 3 times their neighbours, where something in the model is nearly undecided, and need not do so in both. The rest, a
 // factor of about 3, is for sums in the least favourable order (one lane) and functions a little worse than perturb has
-// them. Measured: right backends show 0.1 to 0.4 of the noise in float32 and 0.7 to 1.1 in float16, so logits
+// them. Measured: right backends show 0.1 to 0.4 of the noise in float32 and 0.6 to 1.1 in float16 and bfloat16, so logits
 // alone cannot tell a defect of a few roundings from an innocent backend.
 const allowance = 8
 
