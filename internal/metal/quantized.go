@@ -1,6 +1,7 @@
 package metal
 
 import (
+	"errors"
 	"fmt"
 
 	"llmrun/internal/engine"
@@ -12,14 +13,31 @@ type (
 )
 
 // quantizer is the memory in which inputs of quantized linears become int8, one after the other: a command buffer's kernels
-// run in order. It grows to the largest.
+// run in order.
 type quantizer struct {
-	q, inverse slot
-	room       [2]int // bytes of each
+	q, inverse room
 	// The last input: two linears that read the same one, such as gate and up, quantize it once.
 	x          slot
 	rows, cols int
 	truncated  bool
+}
+
+// room is memory that grows to the largest need.
+type room struct {
+	slot
+	bytes int
+}
+
+// reserve makes it large enough.
+func (b *Backend) reserve(r *room, bytes int) error {
+	if r.bytes >= bytes {
+		return nil
+	}
+	m, _, err := b.allocate(bytes)
+	if err == nil {
+		*r = room{slot{mtl: m}, bytes}
+	}
+	return err
 }
 
 // quantizedLinear multiplies int8 by int8 in two kernels.
@@ -39,7 +57,7 @@ func (b *Backend) quantizedLinear(o *engine.Linear) {
 	group := size{4 * simdWidth, 1, 1}
 	grid := size{uint(ceil(o.W.Rows, 4*4)) * group.Width, uint(ceil(o.Rows(), tokens)), 1}
 	queue(b, o.Site(), key, grid, group, linearI8Args{uint32(o.W.Rows), uint32(o.W.Cols), uint32(o.Rows()), flag(o.Bias != nil)},
-		b.act(o.Out), b.quantizer.q, b.quantizer.inverse, w, scale, bias)
+		b.act(o.Out), b.quantizer.q.slot, b.quantizer.inverse.slot, w, scale, bias)
 	b.work += o.Rows() * o.W.Rows * o.W.Cols
 }
 
@@ -50,18 +68,11 @@ func (b *Backend) quantize(o *engine.Linear) error {
 	if last >= 0 && b.pending[last].key.shader == "linear_i8" && z.x == x && z.rows == o.Rows() && z.cols == o.W.Cols && z.truncated == o.Truncated {
 		return nil
 	}
-	for i, need := range []int{o.Rows() * o.W.Cols, 4 * o.Rows()} {
-		if z.room[i] >= need {
-			continue
-		}
-		m, _, err := b.allocate(need)
-		if err != nil {
-			return &engine.OpError{Site: o.Site(), Err: fmt.Errorf("metal: quantize: %w", err)}
-		}
-		*[]*slot{&z.q, &z.inverse}[i], z.room[i] = slot{mtl: m}, need
+	if err := errors.Join(b.reserve(&z.q, o.Rows()*o.W.Cols), b.reserve(&z.inverse, 4*o.Rows())); err != nil {
+		return &engine.OpError{Site: o.Site(), Err: fmt.Errorf("metal: quantize: %w", err)}
 	}
 	z.x, z.rows, z.cols, z.truncated = x, o.Rows(), o.W.Cols, o.Truncated
 	queue(b, o.Site(), plain("quantize"), size{uint(o.Rows()) * 256, 1, 1}, size{256, 1, 1}, quantizeArgs{uint32(o.W.Cols), flag(o.Truncated)},
-		z.q, z.inverse, x)
+		z.q.slot, z.inverse.slot, x)
 	return nil
 }

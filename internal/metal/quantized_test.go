@@ -12,7 +12,7 @@ import (
 func TestQuantizeOnce(t *testing.T) {
 	b, buf := recorder(num.Float32)
 	q, inverse := buf(num.Int8, 1<<10).(*buffer), buf(num.Float32, 1<<10).(*buffer)
-	b.quantizer.q, b.quantizer.inverse, b.quantizer.room = slot{mtl: q.mtl}, slot{mtl: inverse.mtl}, [2]int{1 << 10, 1 << 10}
+	b.quantizer.q, b.quantizer.inverse = room{slot{mtl: q.mtl}, 1 << 10}, room{slot{mtl: inverse.mtl}, 1 << 10}
 	const rows, cols, n = 3, 32, 8
 	pass := &engine.Pass{Rows: rows}
 	x, other := buf(num.Float32, rows*cols), buf(num.Float32, rows*cols)

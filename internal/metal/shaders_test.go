@@ -115,7 +115,7 @@ func TestBufferOrder(t *testing.T) {
 	for _, activations := range []num.DType{num.Float32, num.Float16, num.BFloat16} {
 		b, buf := recorder(activations)
 		q, inverse := buf(num.Int8, 1<<10).(*buffer), buf(num.Float32, 1<<10).(*buffer)
-		b.quantizer.q, b.quantizer.inverse, b.quantizer.room = slot{mtl: q.mtl}, slot{mtl: inverse.mtl}, [2]int{1 << 10, 1 << 10}
+		b.quantizer.q, b.quantizer.inverse = room{slot{mtl: q.mtl}, 1 << 10}, room{slot{mtl: inverse.mtl}, 1 << 10}
 		for _, op := range everyOp(activations, 36, buf) {
 			b.pending = b.pending[:0] // an Embed syncs what is pending
 			b.Run(op)

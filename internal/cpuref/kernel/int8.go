@@ -13,7 +13,7 @@ import (
 // wholeInt8 is how many columns the kernels take at a time. The others are left to plain Go.
 const wholeInt8 = 16
 
-// int8Funcs are the inner loops. n and k are multiples of 16, but n of magnitude, quantize and rescale is one of 8. Sums are int32.
+// int8Funcs are the inner loops. k is a multiple of 16, and n of magnitude, quantize and rescale one of 8.
 type int8Funcs struct {
 	rows func(w *byte, near, far int, x *int8, k int, sum *int32, skip, n int) // as dotRowsFunc
 	// As dotTileFunc; lanes are int32. wide is room for 4·k.
