@@ -3,6 +3,7 @@ package metal
 import (
 	"fmt"
 	"hash/fnv"
+	"math/rand/v2"
 	"os"
 	"testing"
 
@@ -17,7 +18,7 @@ func opener(t *testing.T, o Options) func() (engine.Backend, error) {
 	return func() (engine.Backend, error) { return Open(o) }
 }
 
-// TestSuite runs the suite under the validator; of float32 also in fast math, and all its ops once more in other orders of threads, simdgroups
+// TestSuite runs the suite under the validator; of float32 also in fast math, and all its ops, and fused ones, once more in other orders of threads, simdgroups
 // and threadgroups: whatever the order, the results are the same. LLMRUN_TEST_MATRIX=1 does so for every type, as scripts/check does with
 // every compiler.
 func TestSuite(t *testing.T) {
@@ -44,25 +45,41 @@ func suite(t *testing.T, o Options, seeds bool) {
 	}
 }
 
-// outputs runs all cases, and hashes what each writes.
+// outputs runs all cases, and all fused kernels, and hashes what each writes.
 func outputs(t *testing.T, o Options) map[string]uint64 {
 	t.Helper()
+	o.Fuse = true
 	b := open(t, o)
 	defer b.Close()
 	hashes := map[string]uint64{}
-	for _, c := range backendtest.Cases() {
-		op := c.Build(t, b)
-		b.Run(op)
-		h := fnv.New64a()
-		written, _ := op.Operands(nil, nil)
-		for _, w := range written {
-			bytes, err := w.Buffer.Host()
-			if err != nil {
-				t.Fatalf("%s: %v", c.Name, err)
-			}
-			h.Write(bytes)
+	run := func(name string, ops ...engine.Op) {
+		for _, op := range ops {
+			b.Run(op)
 		}
-		hashes[c.Name] = h.Sum64()
+		h := fnv.New64a()
+		for _, op := range ops {
+			written, _ := op.Operands(nil, nil)
+			for _, w := range written {
+				bytes, err := w.Buffer.Host()
+				if err != nil {
+					t.Fatalf("%s: %v", name, err)
+				}
+				h.Write(bytes)
+			}
+		}
+		hashes[name] = h.Sum64()
+	}
+	for _, c := range backendtest.Cases() {
+		run(c.Name, c.Build(t, b))
+	}
+	for _, rows := range []int{1, 5, 70} {
+		for _, f := range everyFusion(o.Activations, rows, newBuffers(t, b)) {
+			r := rand.New(rand.NewPCG(1, 2))
+			for _, op := range f.ops {
+				fill(t, r, op)
+			}
+			run(fmt.Sprintf("%d rows, %s", rows, f.name), f.ops...)
+		}
 	}
 	return hashes
 }
