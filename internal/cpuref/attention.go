@@ -47,8 +47,10 @@ func (b *Backend) scores(o *engine.Scores, out, in operands) {
 		b.pool.each(blocks(keys, block), work, func(s *scratch, item int) {
 			j0, j1 := span(item, keys, block)
 			b.fetch(k, j0, j1, 0, o.KVHeads*o.Dim)
-			for kv := range o.KVHeads {
-				product(s, kv*group, group, kv*group*o.Dim, o.Dim, kv, j0, j1)
+			for ; j0 < j1; j0 += keyBlock {
+				for kv := range o.KVHeads {
+					product(s, kv*group, group, kv*group*o.Dim, o.Dim, kv, j0, min(j1, j0+keyBlock))
+				}
 			}
 		})
 		return
@@ -76,20 +78,22 @@ func (b *Backend) softmax(o *engine.Softmax, out, in operands) {
 
 func (b *Backend) context(o *engine.Context, out, in operands) {
 	_, first, keys := o.Keys(o.Pass())
-	c := &weighing{b, o, in.get("v"), in.get("p"), out.get("out"), first, valueBlock}
-	rows, width, columns := o.Rows(), o.KVHeads*o.Dim, columnBlock
+	c := &weighing{b, o, in.get("v"), in.get("p"), out.get("out"), first}
+	rows, width, columns, fetched := o.Rows(), o.KVHeads*o.Dim, columnBlock, valueBlock
 	if rows == 1 {
 		const line = 16 // floats that memory gives at once
 		columns = blocks(blocks(width, len(b.pool.work)), line) * line
-		c.block = max(valueBlock, cacheBlock/(4*columns)/lanes*lanes)
+		fetched *= blocks(cacheBlock, 4*columns*valueBlock)
 	}
 	tBlocks, iBlocks := blocks(rows, valueTokens), blocks(width, columns)
 	b.pool.each(tBlocks*iBlocks, o.Heads*rows*keys*o.Dim, func(s *scratch, item int) {
 		t0, t1 := span(item/iBlocks, rows, valueTokens)
 		i0, i1 := span(item%iBlocks, width, columns)
 		sums := s.floats(4, lanes*o.Heads/o.KVHeads*(t1-t0)*(i1-i0+lanes*o.KVHeads))
-		for j0 := 0; j0 < first+t1-1; j0 += c.block {
-			b.fetch(c.v, j0, min(first+t1-1, j0+c.block), i0, i1-i0)
+		for j0 := 0; j0 < first+t1-1; j0 += valueBlock {
+			if j0%fetched == 0 {
+				b.fetch(c.v, j0, min(first+t1-1, j0+fetched), i0, i1-i0)
+			}
 			left := sums
 			for i := i0; i < i1; {
 				end := min(i1, (i/o.Dim+1)*o.Dim) // of the KV head
@@ -113,7 +117,6 @@ type weighing struct {
 	o         *engine.Context
 	v, p, dst operand
 	first     int // keys that row 0 attends to
-	block     int // values that are summed at a time
 }
 
 const lanes = 8 // of a sum
@@ -124,7 +127,7 @@ func (c *weighing) sum(s *scratch, sums []float32, j0, t0, t1, i0, i1 int) []flo
 	rows, group, kv := c.o.Rows(), c.o.Heads/c.o.KVHeads, i0/c.o.Dim
 	width := blocks(i1-i0, lanes) * lanes
 	size, tokens := lanes*width, t1-t0
-	value := c.v.values(s, 2, j0, min(c.first+t1-1, j0+c.block), i0, i1-i0, width)
+	value := c.v.values(s, 2, j0, min(c.first+t1-1, j0+valueBlock), i0, i1-i0, width)
 	// add adds whole eights of the first n values to count sums, whose weights are every stride-th row from r on.
 	add := func(sums []float32, n, count, r, stride int) {
 		n = n / lanes * lanes
@@ -136,7 +139,7 @@ func (c *weighing) sum(s *scratch, sums []float32, j0, t0, t1, i0, i1 int) []flo
 	for g := range group {
 		for t := t0; t < t1 && tokens > 1; {
 			n, count := c.seen(t, j0), 1
-			if n == c.block {
+			if n == valueBlock {
 				count = t1 - t
 			}
 			add(sums[(g*tokens+t-t0)*size:], n, count, (kv*group+g)*rows+t, 1)
@@ -152,7 +155,7 @@ func (c *weighing) sum(s *scratch, sums []float32, j0, t0, t1, i0, i1 int) []flo
 }
 
 // seen is how many values of block j0 token t attends to.
-func (c *weighing) seen(t, j0 int) int { return max(0, min(c.first+t-j0, c.block)) }
+func (c *weighing) seen(t, j0 int) int { return max(0, min(c.first+t-j0, valueBlock)) }
 
 // end finishes the sums of head h and token t, with what the first n values have beyond whole eights.
 func (c *weighing) end(s *scratch, sums []float32, value kernel.Floats, h, t, j0, n, i0, i1 int) {

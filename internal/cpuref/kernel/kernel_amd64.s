@@ -2728,486 +2728,2526 @@ GLOBL float64s<>(SB), RODATA|NOPTR, $736
 
 // func expSum(out *float32, x *float32, top float32, n int, lanes *float32)
 // Requires: AVX, AVX2
-TEXT ·expSum(SB), NOSPLIT, $0-40
+TEXT ·expSum(SB), $768-40
 	MOVQ         out+0(FP), AX
 	MOVQ         x+8(FP), CX
 	VBROADCASTSS top+16(FP), Y0
 	VCVTPS2PD    X0, Y0
-	VXORPS       Y2, Y2, Y2
+	VXORPS       Y1, Y1, Y1
 	MOVQ         n+24(FP), DX
 	XORQ         BX, BX
+	SUBQ         $0x20, DX
+	JL           expSum_rest
 
-expSum_loop:
-	VCVTPS2PD   (CX)(BX*4), Y3
-	VSUBPD      Y0, Y3, Y3
+expSum_many:
+	VCVTPS2PD   (CX)(BX*4), Y2
+	VSUBPD      Y0, Y2, Y2
 	VMOVUPD     float64s<>+32(SB), Y4
-	VMINPD      Y3, Y4, Y4
-	VMOVUPD     float64s<>+0(SB), Y3
-	VMAXPD      Y4, Y3, Y4
-	VMULPD      float64s<>+64(SB), Y4, Y3
+	VMINPD      Y2, Y4, Y4
+	VMOVUPD     float64s<>+0(SB), Y2
+	VMAXPD      Y4, Y2, Y2
+	VMULPD      float64s<>+64(SB), Y2, Y3
 	VROUNDPD    $0x08, Y3, Y3
-	VMULPD      float64s<>+96(SB), Y3, Y5
-	VSUBPD      Y5, Y4, Y4
-	VMULPD      float64s<>+128(SB), Y3, Y5
-	VSUBPD      Y5, Y4, Y4
-	VMOVUPD     float64s<>+384(SB), Y5
-	VMULPD      Y4, Y5, Y5
-	VADDPD      float64s<>+416(SB), Y5, Y5
-	VMULPD      Y4, Y5, Y5
-	VADDPD      float64s<>+448(SB), Y5, Y5
-	VMULPD      Y4, Y5, Y5
-	VADDPD      float64s<>+480(SB), Y5, Y5
-	VMULPD      Y4, Y5, Y5
-	VADDPD      float64s<>+512(SB), Y5, Y5
-	VMULPD      Y4, Y5, Y5
-	VADDPD      float64s<>+544(SB), Y5, Y5
-	VMULPD      Y4, Y5, Y5
-	VADDPD      float64s<>+576(SB), Y5, Y5
-	VMULPD      Y4, Y5, Y5
-	VADDPD      float64s<>+608(SB), Y5, Y5
-	VMULPD      Y4, Y5, Y5
-	VADDPD      float64s<>+640(SB), Y5, Y5
-	VMULPD      Y4, Y5, Y5
-	VADDPD      float64s<>+672(SB), Y5, Y5
-	VMULPD      Y4, Y5, Y5
-	VADDPD      float64s<>+704(SB), Y5, Y5
-	VMULPD      Y4, Y5, Y5
-	VADDPD      float64s<>+704(SB), Y5, Y5
-	VADDPD      float64s<>+160(SB), Y3, Y3
-	VPSLLQ      $0x34, Y3, Y3
-	VMULPD      Y3, Y5, Y5
-	VCVTPD2PSY  Y5, X1
+	VMOVUPD     Y3, (SP)
+	VMULPD      float64s<>+96(SB), Y3, Y4
+	VSUBPD      Y4, Y2, Y2
+	VMULPD      float64s<>+128(SB), Y3, Y4
+	VSUBPD      Y4, Y2, Y2
+	VMOVUPD     Y2, 256(SP)
+	VMOVUPD     float64s<>+384(SB), Y2
 	VCVTPS2PD   16(CX)(BX*4), Y3
 	VSUBPD      Y0, Y3, Y3
-	VMOVUPD     float64s<>+32(SB), Y4
-	VMINPD      Y3, Y4, Y4
+	VMOVUPD     float64s<>+32(SB), Y6
+	VMINPD      Y3, Y6, Y6
 	VMOVUPD     float64s<>+0(SB), Y3
-	VMAXPD      Y4, Y3, Y4
-	VMULPD      float64s<>+64(SB), Y4, Y3
+	VMAXPD      Y6, Y3, Y3
+	VMULPD      float64s<>+64(SB), Y3, Y4
+	VROUNDPD    $0x08, Y4, Y4
+	VMOVUPD     Y4, 32(SP)
+	VMULPD      float64s<>+96(SB), Y4, Y6
+	VSUBPD      Y6, Y3, Y3
+	VMULPD      float64s<>+128(SB), Y4, Y6
+	VSUBPD      Y6, Y3, Y3
+	VMOVUPD     Y3, 288(SP)
+	VMOVUPD     float64s<>+384(SB), Y3
+	VCVTPS2PD   32(CX)(BX*4), Y4
+	VSUBPD      Y0, Y4, Y4
+	VMOVUPD     float64s<>+32(SB), Y7
+	VMINPD      Y4, Y7, Y7
+	VMOVUPD     float64s<>+0(SB), Y4
+	VMAXPD      Y7, Y4, Y4
+	VMULPD      float64s<>+64(SB), Y4, Y6
+	VROUNDPD    $0x08, Y6, Y6
+	VMOVUPD     Y6, 64(SP)
+	VMULPD      float64s<>+96(SB), Y6, Y7
+	VSUBPD      Y7, Y4, Y4
+	VMULPD      float64s<>+128(SB), Y6, Y7
+	VSUBPD      Y7, Y4, Y4
+	VMOVUPD     Y4, 320(SP)
+	VMOVUPD     float64s<>+384(SB), Y4
+	VCVTPS2PD   48(CX)(BX*4), Y6
+	VSUBPD      Y0, Y6, Y6
+	VMOVUPD     float64s<>+32(SB), Y8
+	VMINPD      Y6, Y8, Y8
+	VMOVUPD     float64s<>+0(SB), Y6
+	VMAXPD      Y8, Y6, Y6
+	VMULPD      float64s<>+64(SB), Y6, Y7
+	VROUNDPD    $0x08, Y7, Y7
+	VMOVUPD     Y7, 96(SP)
+	VMULPD      float64s<>+96(SB), Y7, Y8
+	VSUBPD      Y8, Y6, Y6
+	VMULPD      float64s<>+128(SB), Y7, Y8
+	VSUBPD      Y8, Y6, Y6
+	VMOVUPD     Y6, 352(SP)
+	VMOVUPD     float64s<>+384(SB), Y6
+	VCVTPS2PD   64(CX)(BX*4), Y7
+	VSUBPD      Y0, Y7, Y7
+	VMOVUPD     float64s<>+32(SB), Y9
+	VMINPD      Y7, Y9, Y9
+	VMOVUPD     float64s<>+0(SB), Y7
+	VMAXPD      Y9, Y7, Y7
+	VMULPD      float64s<>+64(SB), Y7, Y8
+	VROUNDPD    $0x08, Y8, Y8
+	VMOVUPD     Y8, 128(SP)
+	VMULPD      float64s<>+96(SB), Y8, Y9
+	VSUBPD      Y9, Y7, Y7
+	VMULPD      float64s<>+128(SB), Y8, Y9
+	VSUBPD      Y9, Y7, Y7
+	VMOVUPD     Y7, 384(SP)
+	VMOVUPD     float64s<>+384(SB), Y7
+	VCVTPS2PD   80(CX)(BX*4), Y8
+	VSUBPD      Y0, Y8, Y8
+	VMOVUPD     float64s<>+32(SB), Y10
+	VMINPD      Y8, Y10, Y10
+	VMOVUPD     float64s<>+0(SB), Y8
+	VMAXPD      Y10, Y8, Y8
+	VMULPD      float64s<>+64(SB), Y8, Y9
+	VROUNDPD    $0x08, Y9, Y9
+	VMOVUPD     Y9, 160(SP)
+	VMULPD      float64s<>+96(SB), Y9, Y10
+	VSUBPD      Y10, Y8, Y8
+	VMULPD      float64s<>+128(SB), Y9, Y10
+	VSUBPD      Y10, Y8, Y8
+	VMOVUPD     Y8, 416(SP)
+	VMOVUPD     float64s<>+384(SB), Y8
+	VCVTPS2PD   96(CX)(BX*4), Y9
+	VSUBPD      Y0, Y9, Y9
+	VMOVUPD     float64s<>+32(SB), Y11
+	VMINPD      Y9, Y11, Y11
+	VMOVUPD     float64s<>+0(SB), Y9
+	VMAXPD      Y11, Y9, Y9
+	VMULPD      float64s<>+64(SB), Y9, Y10
+	VROUNDPD    $0x08, Y10, Y10
+	VMOVUPD     Y10, 192(SP)
+	VMULPD      float64s<>+96(SB), Y10, Y11
+	VSUBPD      Y11, Y9, Y9
+	VMULPD      float64s<>+128(SB), Y10, Y11
+	VSUBPD      Y11, Y9, Y9
+	VMOVUPD     Y9, 448(SP)
+	VMOVUPD     float64s<>+384(SB), Y9
+	VCVTPS2PD   112(CX)(BX*4), Y10
+	VSUBPD      Y0, Y10, Y10
+	VMOVUPD     float64s<>+32(SB), Y12
+	VMINPD      Y10, Y12, Y12
+	VMOVUPD     float64s<>+0(SB), Y10
+	VMAXPD      Y12, Y10, Y10
+	VMULPD      float64s<>+64(SB), Y10, Y11
+	VROUNDPD    $0x08, Y11, Y11
+	VMOVUPD     Y11, 224(SP)
+	VMULPD      float64s<>+96(SB), Y11, Y12
+	VSUBPD      Y12, Y10, Y10
+	VMULPD      float64s<>+128(SB), Y11, Y12
+	VSUBPD      Y12, Y10, Y10
+	VMOVUPD     Y10, 480(SP)
+	VMOVUPD     float64s<>+384(SB), Y10
+	VMOVUPD     float64s<>+416(SB), Y11
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y11, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y11, Y3, Y3
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y11, Y4, Y4
+	VMULPD      352(SP), Y6, Y6
+	VADDPD      Y11, Y6, Y6
+	VMULPD      384(SP), Y7, Y7
+	VADDPD      Y11, Y7, Y7
+	VMULPD      416(SP), Y8, Y8
+	VADDPD      Y11, Y8, Y8
+	VMULPD      448(SP), Y9, Y9
+	VADDPD      Y11, Y9, Y9
+	VMULPD      480(SP), Y10, Y10
+	VADDPD      Y11, Y10, Y10
+	VMOVUPD     float64s<>+448(SB), Y11
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y11, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y11, Y3, Y3
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y11, Y4, Y4
+	VMULPD      352(SP), Y6, Y6
+	VADDPD      Y11, Y6, Y6
+	VMULPD      384(SP), Y7, Y7
+	VADDPD      Y11, Y7, Y7
+	VMULPD      416(SP), Y8, Y8
+	VADDPD      Y11, Y8, Y8
+	VMULPD      448(SP), Y9, Y9
+	VADDPD      Y11, Y9, Y9
+	VMULPD      480(SP), Y10, Y10
+	VADDPD      Y11, Y10, Y10
+	VMOVUPD     float64s<>+480(SB), Y11
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y11, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y11, Y3, Y3
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y11, Y4, Y4
+	VMULPD      352(SP), Y6, Y6
+	VADDPD      Y11, Y6, Y6
+	VMULPD      384(SP), Y7, Y7
+	VADDPD      Y11, Y7, Y7
+	VMULPD      416(SP), Y8, Y8
+	VADDPD      Y11, Y8, Y8
+	VMULPD      448(SP), Y9, Y9
+	VADDPD      Y11, Y9, Y9
+	VMULPD      480(SP), Y10, Y10
+	VADDPD      Y11, Y10, Y10
+	VMOVUPD     float64s<>+512(SB), Y11
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y11, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y11, Y3, Y3
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y11, Y4, Y4
+	VMULPD      352(SP), Y6, Y6
+	VADDPD      Y11, Y6, Y6
+	VMULPD      384(SP), Y7, Y7
+	VADDPD      Y11, Y7, Y7
+	VMULPD      416(SP), Y8, Y8
+	VADDPD      Y11, Y8, Y8
+	VMULPD      448(SP), Y9, Y9
+	VADDPD      Y11, Y9, Y9
+	VMULPD      480(SP), Y10, Y10
+	VADDPD      Y11, Y10, Y10
+	VMOVUPD     float64s<>+544(SB), Y11
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y11, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y11, Y3, Y3
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y11, Y4, Y4
+	VMULPD      352(SP), Y6, Y6
+	VADDPD      Y11, Y6, Y6
+	VMULPD      384(SP), Y7, Y7
+	VADDPD      Y11, Y7, Y7
+	VMULPD      416(SP), Y8, Y8
+	VADDPD      Y11, Y8, Y8
+	VMULPD      448(SP), Y9, Y9
+	VADDPD      Y11, Y9, Y9
+	VMULPD      480(SP), Y10, Y10
+	VADDPD      Y11, Y10, Y10
+	VMOVUPD     float64s<>+576(SB), Y11
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y11, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y11, Y3, Y3
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y11, Y4, Y4
+	VMULPD      352(SP), Y6, Y6
+	VADDPD      Y11, Y6, Y6
+	VMULPD      384(SP), Y7, Y7
+	VADDPD      Y11, Y7, Y7
+	VMULPD      416(SP), Y8, Y8
+	VADDPD      Y11, Y8, Y8
+	VMULPD      448(SP), Y9, Y9
+	VADDPD      Y11, Y9, Y9
+	VMULPD      480(SP), Y10, Y10
+	VADDPD      Y11, Y10, Y10
+	VMOVUPD     float64s<>+608(SB), Y11
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y11, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y11, Y3, Y3
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y11, Y4, Y4
+	VMULPD      352(SP), Y6, Y6
+	VADDPD      Y11, Y6, Y6
+	VMULPD      384(SP), Y7, Y7
+	VADDPD      Y11, Y7, Y7
+	VMULPD      416(SP), Y8, Y8
+	VADDPD      Y11, Y8, Y8
+	VMULPD      448(SP), Y9, Y9
+	VADDPD      Y11, Y9, Y9
+	VMULPD      480(SP), Y10, Y10
+	VADDPD      Y11, Y10, Y10
+	VMOVUPD     float64s<>+640(SB), Y11
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y11, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y11, Y3, Y3
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y11, Y4, Y4
+	VMULPD      352(SP), Y6, Y6
+	VADDPD      Y11, Y6, Y6
+	VMULPD      384(SP), Y7, Y7
+	VADDPD      Y11, Y7, Y7
+	VMULPD      416(SP), Y8, Y8
+	VADDPD      Y11, Y8, Y8
+	VMULPD      448(SP), Y9, Y9
+	VADDPD      Y11, Y9, Y9
+	VMULPD      480(SP), Y10, Y10
+	VADDPD      Y11, Y10, Y10
+	VMOVUPD     float64s<>+672(SB), Y11
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y11, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y11, Y3, Y3
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y11, Y4, Y4
+	VMULPD      352(SP), Y6, Y6
+	VADDPD      Y11, Y6, Y6
+	VMULPD      384(SP), Y7, Y7
+	VADDPD      Y11, Y7, Y7
+	VMULPD      416(SP), Y8, Y8
+	VADDPD      Y11, Y8, Y8
+	VMULPD      448(SP), Y9, Y9
+	VADDPD      Y11, Y9, Y9
+	VMULPD      480(SP), Y10, Y10
+	VADDPD      Y11, Y10, Y10
+	VMOVUPD     float64s<>+704(SB), Y11
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y11, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y11, Y3, Y3
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y11, Y4, Y4
+	VMULPD      352(SP), Y6, Y6
+	VADDPD      Y11, Y6, Y6
+	VMULPD      384(SP), Y7, Y7
+	VADDPD      Y11, Y7, Y7
+	VMULPD      416(SP), Y8, Y8
+	VADDPD      Y11, Y8, Y8
+	VMULPD      448(SP), Y9, Y9
+	VADDPD      Y11, Y9, Y9
+	VMULPD      480(SP), Y10, Y10
+	VADDPD      Y11, Y10, Y10
+	VMOVUPD     float64s<>+704(SB), Y11
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y11, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y11, Y3, Y3
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y11, Y4, Y4
+	VMULPD      352(SP), Y6, Y6
+	VADDPD      Y11, Y6, Y6
+	VMULPD      384(SP), Y7, Y7
+	VADDPD      Y11, Y7, Y7
+	VMULPD      416(SP), Y8, Y8
+	VADDPD      Y11, Y8, Y8
+	VMULPD      448(SP), Y9, Y9
+	VADDPD      Y11, Y9, Y9
+	VMULPD      480(SP), Y10, Y10
+	VADDPD      Y11, Y10, Y10
+	VMOVUPD     float64s<>+160(SB), Y11
+	VADDPD      (SP), Y11, Y11
+	VPSLLQ      $0x34, Y11, Y11
+	VMULPD      Y11, Y2, Y2
+	VMOVUPD     float64s<>+160(SB), Y11
+	VADDPD      32(SP), Y11, Y11
+	VPSLLQ      $0x34, Y11, Y11
+	VMULPD      Y11, Y3, Y3
+	VMOVUPD     float64s<>+160(SB), Y11
+	VADDPD      64(SP), Y11, Y11
+	VPSLLQ      $0x34, Y11, Y11
+	VMULPD      Y11, Y4, Y4
+	VMOVUPD     float64s<>+160(SB), Y11
+	VADDPD      96(SP), Y11, Y11
+	VPSLLQ      $0x34, Y11, Y11
+	VMULPD      Y11, Y6, Y6
+	VMOVUPD     float64s<>+160(SB), Y11
+	VADDPD      128(SP), Y11, Y11
+	VPSLLQ      $0x34, Y11, Y11
+	VMULPD      Y11, Y7, Y7
+	VMOVUPD     float64s<>+160(SB), Y11
+	VADDPD      160(SP), Y11, Y11
+	VPSLLQ      $0x34, Y11, Y11
+	VMULPD      Y11, Y8, Y8
+	VMOVUPD     float64s<>+160(SB), Y11
+	VADDPD      192(SP), Y11, Y11
+	VPSLLQ      $0x34, Y11, Y11
+	VMULPD      Y11, Y9, Y9
+	VMOVUPD     float64s<>+160(SB), Y11
+	VADDPD      224(SP), Y11, Y11
+	VPSLLQ      $0x34, Y11, Y11
+	VMULPD      Y11, Y10, Y10
+	VCVTPD2PSY  Y2, X5
+	VCVTPD2PSY  Y3, X2
+	VINSERTF128 $0x01, X2, Y5, Y2
+	VADDPS      Y2, Y1, Y1
+	VMOVUPS     Y2, (AX)(BX*4)
+	VCVTPD2PSY  Y4, X5
+	VCVTPD2PSY  Y6, X2
+	VINSERTF128 $0x01, X2, Y5, Y2
+	VADDPS      Y2, Y1, Y1
+	VMOVUPS     Y2, 32(AX)(BX*4)
+	VCVTPD2PSY  Y7, X5
+	VCVTPD2PSY  Y8, X2
+	VINSERTF128 $0x01, X2, Y5, Y2
+	VADDPS      Y2, Y1, Y1
+	VMOVUPS     Y2, 64(AX)(BX*4)
+	VCVTPD2PSY  Y9, X5
+	VCVTPD2PSY  Y10, X2
+	VINSERTF128 $0x01, X2, Y5, Y2
+	VADDPS      Y2, Y1, Y1
+	VMOVUPS     Y2, 96(AX)(BX*4)
+	ADDQ        $0x20, BX
+	SUBQ        $0x20, DX
+	JGE         expSum_many
+
+expSum_rest:
+	ADDQ $0x20, DX
+	JE   expSum_done
+
+expSum_few:
+	VCVTPS2PD   (CX)(BX*4), Y2
+	VSUBPD      Y0, Y2, Y2
+	VMOVUPD     float64s<>+32(SB), Y4
+	VMINPD      Y2, Y4, Y4
+	VMOVUPD     float64s<>+0(SB), Y2
+	VMAXPD      Y4, Y2, Y2
+	VMULPD      float64s<>+64(SB), Y2, Y3
 	VROUNDPD    $0x08, Y3, Y3
-	VMULPD      float64s<>+96(SB), Y3, Y5
-	VSUBPD      Y5, Y4, Y4
-	VMULPD      float64s<>+128(SB), Y3, Y5
-	VSUBPD      Y5, Y4, Y4
-	VMOVUPD     float64s<>+384(SB), Y5
-	VMULPD      Y4, Y5, Y5
-	VADDPD      float64s<>+416(SB), Y5, Y5
-	VMULPD      Y4, Y5, Y5
-	VADDPD      float64s<>+448(SB), Y5, Y5
-	VMULPD      Y4, Y5, Y5
-	VADDPD      float64s<>+480(SB), Y5, Y5
-	VMULPD      Y4, Y5, Y5
-	VADDPD      float64s<>+512(SB), Y5, Y5
-	VMULPD      Y4, Y5, Y5
-	VADDPD      float64s<>+544(SB), Y5, Y5
-	VMULPD      Y4, Y5, Y5
-	VADDPD      float64s<>+576(SB), Y5, Y5
-	VMULPD      Y4, Y5, Y5
-	VADDPD      float64s<>+608(SB), Y5, Y5
-	VMULPD      Y4, Y5, Y5
-	VADDPD      float64s<>+640(SB), Y5, Y5
-	VMULPD      Y4, Y5, Y5
-	VADDPD      float64s<>+672(SB), Y5, Y5
-	VMULPD      Y4, Y5, Y5
-	VADDPD      float64s<>+704(SB), Y5, Y5
-	VMULPD      Y4, Y5, Y5
-	VADDPD      float64s<>+704(SB), Y5, Y5
-	VADDPD      float64s<>+160(SB), Y3, Y3
-	VPSLLQ      $0x34, Y3, Y3
-	VMULPD      Y3, Y5, Y5
-	VCVTPD2PSY  Y5, X3
-	VINSERTF128 $0x01, X3, Y1, Y3
-	VADDPS      Y3, Y2, Y2
-	VMOVUPS     Y3, (AX)(BX*4)
+	VMOVUPD     Y3, (SP)
+	VMULPD      float64s<>+96(SB), Y3, Y4
+	VSUBPD      Y4, Y2, Y2
+	VMULPD      float64s<>+128(SB), Y3, Y4
+	VSUBPD      Y4, Y2, Y2
+	VMOVUPD     Y2, 256(SP)
+	VMOVUPD     float64s<>+384(SB), Y2
+	VCVTPS2PD   16(CX)(BX*4), Y3
+	VSUBPD      Y0, Y3, Y3
+	VMOVUPD     float64s<>+32(SB), Y6
+	VMINPD      Y3, Y6, Y6
+	VMOVUPD     float64s<>+0(SB), Y3
+	VMAXPD      Y6, Y3, Y3
+	VMULPD      float64s<>+64(SB), Y3, Y4
+	VROUNDPD    $0x08, Y4, Y4
+	VMOVUPD     Y4, 32(SP)
+	VMULPD      float64s<>+96(SB), Y4, Y6
+	VSUBPD      Y6, Y3, Y3
+	VMULPD      float64s<>+128(SB), Y4, Y6
+	VSUBPD      Y6, Y3, Y3
+	VMOVUPD     Y3, 288(SP)
+	VMOVUPD     float64s<>+384(SB), Y3
+	VMOVUPD     float64s<>+416(SB), Y4
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y4, Y3, Y3
+	VMOVUPD     float64s<>+448(SB), Y4
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y4, Y3, Y3
+	VMOVUPD     float64s<>+480(SB), Y4
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y4, Y3, Y3
+	VMOVUPD     float64s<>+512(SB), Y4
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y4, Y3, Y3
+	VMOVUPD     float64s<>+544(SB), Y4
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y4, Y3, Y3
+	VMOVUPD     float64s<>+576(SB), Y4
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y4, Y3, Y3
+	VMOVUPD     float64s<>+608(SB), Y4
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y4, Y3, Y3
+	VMOVUPD     float64s<>+640(SB), Y4
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y4, Y3, Y3
+	VMOVUPD     float64s<>+672(SB), Y4
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y4, Y3, Y3
+	VMOVUPD     float64s<>+704(SB), Y4
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y4, Y3, Y3
+	VMOVUPD     float64s<>+704(SB), Y4
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y4, Y3, Y3
+	VMOVUPD     float64s<>+160(SB), Y4
+	VADDPD      (SP), Y4, Y4
+	VPSLLQ      $0x34, Y4, Y4
+	VMULPD      Y4, Y2, Y2
+	VMOVUPD     float64s<>+160(SB), Y4
+	VADDPD      32(SP), Y4, Y4
+	VPSLLQ      $0x34, Y4, Y4
+	VMULPD      Y4, Y3, Y3
+	VCVTPD2PSY  Y2, X5
+	VCVTPD2PSY  Y3, X2
+	VINSERTF128 $0x01, X2, Y5, Y2
+	VADDPS      Y2, Y1, Y1
+	VMOVUPS     Y2, (AX)(BX*4)
 	ADDQ        $0x08, BX
-	CMPQ        BX, DX
-	JLT         expSum_loop
-	MOVQ        lanes+32(FP), AX
-	VMOVUPS     Y2, (AX)
+	SUBQ        $0x08, DX
+	JG          expSum_few
+
+expSum_done:
+	MOVQ    lanes+32(FP), AX
+	VMOVUPS Y1, (AX)
 	VZEROUPPER
 	RET
 
 // func silu8(out *float32, x *float32, n int)
 // Requires: AVX, AVX2
-TEXT ·silu8(SB), NOSPLIT, $0-24
+TEXT ·silu8(SB), $768-24
 	MOVQ         out+0(FP), AX
 	MOVQ         x+8(FP), CX
 	VBROADCASTSS storedNaN<>+0(SB), Y0
 	MOVQ         n+16(FP), DX
 	XORQ         BX, BX
+	SUBQ         $0x20, DX
+	JL           silu8_rest
 
-silu8_loop:
+silu8_many:
 	VCVTPS2PD   (CX)(BX*4), Y1
-	VXORPD      float64s<>+192(SB), Y1, Y2
+	VXORPD      float64s<>+192(SB), Y1, Y1
 	VMOVUPD     float64s<>+32(SB), Y3
-	VMINPD      Y2, Y3, Y3
-	VMOVUPD     float64s<>+0(SB), Y2
-	VMAXPD      Y3, Y2, Y3
-	VMULPD      float64s<>+64(SB), Y3, Y2
+	VMINPD      Y1, Y3, Y3
+	VMOVUPD     float64s<>+0(SB), Y1
+	VMAXPD      Y3, Y1, Y1
+	VMULPD      float64s<>+64(SB), Y1, Y2
 	VROUNDPD    $0x08, Y2, Y2
-	VMULPD      float64s<>+96(SB), Y2, Y5
-	VSUBPD      Y5, Y3, Y3
-	VMULPD      float64s<>+128(SB), Y2, Y5
-	VSUBPD      Y5, Y3, Y3
+	VMOVUPD     Y2, (SP)
+	VMULPD      float64s<>+96(SB), Y2, Y3
+	VSUBPD      Y3, Y1, Y1
+	VMULPD      float64s<>+128(SB), Y2, Y3
+	VSUBPD      Y3, Y1, Y1
+	VMOVUPD     Y1, 256(SP)
+	VMOVUPD     float64s<>+384(SB), Y1
+	VCVTPS2PD   16(CX)(BX*4), Y2
+	VXORPD      float64s<>+192(SB), Y2, Y2
+	VMOVUPD     float64s<>+32(SB), Y5
+	VMINPD      Y2, Y5, Y5
+	VMOVUPD     float64s<>+0(SB), Y2
+	VMAXPD      Y5, Y2, Y2
+	VMULPD      float64s<>+64(SB), Y2, Y3
+	VROUNDPD    $0x08, Y3, Y3
+	VMOVUPD     Y3, 32(SP)
+	VMULPD      float64s<>+96(SB), Y3, Y5
+	VSUBPD      Y5, Y2, Y2
+	VMULPD      float64s<>+128(SB), Y3, Y5
+	VSUBPD      Y5, Y2, Y2
+	VMOVUPD     Y2, 288(SP)
+	VMOVUPD     float64s<>+384(SB), Y2
+	VCVTPS2PD   32(CX)(BX*4), Y3
+	VXORPD      float64s<>+192(SB), Y3, Y3
+	VMOVUPD     float64s<>+32(SB), Y6
+	VMINPD      Y3, Y6, Y6
+	VMOVUPD     float64s<>+0(SB), Y3
+	VMAXPD      Y6, Y3, Y3
+	VMULPD      float64s<>+64(SB), Y3, Y5
+	VROUNDPD    $0x08, Y5, Y5
+	VMOVUPD     Y5, 64(SP)
+	VMULPD      float64s<>+96(SB), Y5, Y6
+	VSUBPD      Y6, Y3, Y3
+	VMULPD      float64s<>+128(SB), Y5, Y6
+	VSUBPD      Y6, Y3, Y3
+	VMOVUPD     Y3, 320(SP)
+	VMOVUPD     float64s<>+384(SB), Y3
+	VCVTPS2PD   48(CX)(BX*4), Y5
+	VXORPD      float64s<>+192(SB), Y5, Y5
+	VMOVUPD     float64s<>+32(SB), Y7
+	VMINPD      Y5, Y7, Y7
+	VMOVUPD     float64s<>+0(SB), Y5
+	VMAXPD      Y7, Y5, Y5
+	VMULPD      float64s<>+64(SB), Y5, Y6
+	VROUNDPD    $0x08, Y6, Y6
+	VMOVUPD     Y6, 96(SP)
+	VMULPD      float64s<>+96(SB), Y6, Y7
+	VSUBPD      Y7, Y5, Y5
+	VMULPD      float64s<>+128(SB), Y6, Y7
+	VSUBPD      Y7, Y5, Y5
+	VMOVUPD     Y5, 352(SP)
 	VMOVUPD     float64s<>+384(SB), Y5
-	VMULPD      Y3, Y5, Y5
-	VADDPD      float64s<>+416(SB), Y5, Y5
-	VMULPD      Y3, Y5, Y5
-	VADDPD      float64s<>+448(SB), Y5, Y5
-	VMULPD      Y3, Y5, Y5
-	VADDPD      float64s<>+480(SB), Y5, Y5
-	VMULPD      Y3, Y5, Y5
-	VADDPD      float64s<>+512(SB), Y5, Y5
-	VMULPD      Y3, Y5, Y5
-	VADDPD      float64s<>+544(SB), Y5, Y5
-	VMULPD      Y3, Y5, Y5
-	VADDPD      float64s<>+576(SB), Y5, Y5
-	VMULPD      Y3, Y5, Y5
-	VADDPD      float64s<>+608(SB), Y5, Y5
-	VMULPD      Y3, Y5, Y5
-	VADDPD      float64s<>+640(SB), Y5, Y5
-	VMULPD      Y3, Y5, Y5
-	VADDPD      float64s<>+672(SB), Y5, Y5
-	VMULPD      Y3, Y5, Y5
+	VCVTPS2PD   64(CX)(BX*4), Y6
+	VXORPD      float64s<>+192(SB), Y6, Y6
+	VMOVUPD     float64s<>+32(SB), Y8
+	VMINPD      Y6, Y8, Y8
+	VMOVUPD     float64s<>+0(SB), Y6
+	VMAXPD      Y8, Y6, Y6
+	VMULPD      float64s<>+64(SB), Y6, Y7
+	VROUNDPD    $0x08, Y7, Y7
+	VMOVUPD     Y7, 128(SP)
+	VMULPD      float64s<>+96(SB), Y7, Y8
+	VSUBPD      Y8, Y6, Y6
+	VMULPD      float64s<>+128(SB), Y7, Y8
+	VSUBPD      Y8, Y6, Y6
+	VMOVUPD     Y6, 384(SP)
+	VMOVUPD     float64s<>+384(SB), Y6
+	VCVTPS2PD   80(CX)(BX*4), Y7
+	VXORPD      float64s<>+192(SB), Y7, Y7
+	VMOVUPD     float64s<>+32(SB), Y9
+	VMINPD      Y7, Y9, Y9
+	VMOVUPD     float64s<>+0(SB), Y7
+	VMAXPD      Y9, Y7, Y7
+	VMULPD      float64s<>+64(SB), Y7, Y8
+	VROUNDPD    $0x08, Y8, Y8
+	VMOVUPD     Y8, 160(SP)
+	VMULPD      float64s<>+96(SB), Y8, Y9
+	VSUBPD      Y9, Y7, Y7
+	VMULPD      float64s<>+128(SB), Y8, Y9
+	VSUBPD      Y9, Y7, Y7
+	VMOVUPD     Y7, 416(SP)
+	VMOVUPD     float64s<>+384(SB), Y7
+	VCVTPS2PD   96(CX)(BX*4), Y8
+	VXORPD      float64s<>+192(SB), Y8, Y8
+	VMOVUPD     float64s<>+32(SB), Y10
+	VMINPD      Y8, Y10, Y10
+	VMOVUPD     float64s<>+0(SB), Y8
+	VMAXPD      Y10, Y8, Y8
+	VMULPD      float64s<>+64(SB), Y8, Y9
+	VROUNDPD    $0x08, Y9, Y9
+	VMOVUPD     Y9, 192(SP)
+	VMULPD      float64s<>+96(SB), Y9, Y10
+	VSUBPD      Y10, Y8, Y8
+	VMULPD      float64s<>+128(SB), Y9, Y10
+	VSUBPD      Y10, Y8, Y8
+	VMOVUPD     Y8, 448(SP)
+	VMOVUPD     float64s<>+384(SB), Y8
+	VCVTPS2PD   112(CX)(BX*4), Y9
+	VXORPD      float64s<>+192(SB), Y9, Y9
+	VMOVUPD     float64s<>+32(SB), Y11
+	VMINPD      Y9, Y11, Y11
+	VMOVUPD     float64s<>+0(SB), Y9
+	VMAXPD      Y11, Y9, Y9
+	VMULPD      float64s<>+64(SB), Y9, Y10
+	VROUNDPD    $0x08, Y10, Y10
+	VMOVUPD     Y10, 224(SP)
+	VMULPD      float64s<>+96(SB), Y10, Y11
+	VSUBPD      Y11, Y9, Y9
+	VMULPD      float64s<>+128(SB), Y10, Y11
+	VSUBPD      Y11, Y9, Y9
+	VMOVUPD     Y9, 480(SP)
+	VMOVUPD     float64s<>+384(SB), Y9
+	VMOVUPD     float64s<>+416(SB), Y10
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y10, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y10, Y2, Y2
+	VMULPD      320(SP), Y3, Y3
+	VADDPD      Y10, Y3, Y3
+	VMULPD      352(SP), Y5, Y5
+	VADDPD      Y10, Y5, Y5
+	VMULPD      384(SP), Y6, Y6
+	VADDPD      Y10, Y6, Y6
+	VMULPD      416(SP), Y7, Y7
+	VADDPD      Y10, Y7, Y7
+	VMULPD      448(SP), Y8, Y8
+	VADDPD      Y10, Y8, Y8
+	VMULPD      480(SP), Y9, Y9
+	VADDPD      Y10, Y9, Y9
+	VMOVUPD     float64s<>+448(SB), Y10
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y10, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y10, Y2, Y2
+	VMULPD      320(SP), Y3, Y3
+	VADDPD      Y10, Y3, Y3
+	VMULPD      352(SP), Y5, Y5
+	VADDPD      Y10, Y5, Y5
+	VMULPD      384(SP), Y6, Y6
+	VADDPD      Y10, Y6, Y6
+	VMULPD      416(SP), Y7, Y7
+	VADDPD      Y10, Y7, Y7
+	VMULPD      448(SP), Y8, Y8
+	VADDPD      Y10, Y8, Y8
+	VMULPD      480(SP), Y9, Y9
+	VADDPD      Y10, Y9, Y9
+	VMOVUPD     float64s<>+480(SB), Y10
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y10, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y10, Y2, Y2
+	VMULPD      320(SP), Y3, Y3
+	VADDPD      Y10, Y3, Y3
+	VMULPD      352(SP), Y5, Y5
+	VADDPD      Y10, Y5, Y5
+	VMULPD      384(SP), Y6, Y6
+	VADDPD      Y10, Y6, Y6
+	VMULPD      416(SP), Y7, Y7
+	VADDPD      Y10, Y7, Y7
+	VMULPD      448(SP), Y8, Y8
+	VADDPD      Y10, Y8, Y8
+	VMULPD      480(SP), Y9, Y9
+	VADDPD      Y10, Y9, Y9
+	VMOVUPD     float64s<>+512(SB), Y10
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y10, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y10, Y2, Y2
+	VMULPD      320(SP), Y3, Y3
+	VADDPD      Y10, Y3, Y3
+	VMULPD      352(SP), Y5, Y5
+	VADDPD      Y10, Y5, Y5
+	VMULPD      384(SP), Y6, Y6
+	VADDPD      Y10, Y6, Y6
+	VMULPD      416(SP), Y7, Y7
+	VADDPD      Y10, Y7, Y7
+	VMULPD      448(SP), Y8, Y8
+	VADDPD      Y10, Y8, Y8
+	VMULPD      480(SP), Y9, Y9
+	VADDPD      Y10, Y9, Y9
+	VMOVUPD     float64s<>+544(SB), Y10
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y10, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y10, Y2, Y2
+	VMULPD      320(SP), Y3, Y3
+	VADDPD      Y10, Y3, Y3
+	VMULPD      352(SP), Y5, Y5
+	VADDPD      Y10, Y5, Y5
+	VMULPD      384(SP), Y6, Y6
+	VADDPD      Y10, Y6, Y6
+	VMULPD      416(SP), Y7, Y7
+	VADDPD      Y10, Y7, Y7
+	VMULPD      448(SP), Y8, Y8
+	VADDPD      Y10, Y8, Y8
+	VMULPD      480(SP), Y9, Y9
+	VADDPD      Y10, Y9, Y9
+	VMOVUPD     float64s<>+576(SB), Y10
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y10, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y10, Y2, Y2
+	VMULPD      320(SP), Y3, Y3
+	VADDPD      Y10, Y3, Y3
+	VMULPD      352(SP), Y5, Y5
+	VADDPD      Y10, Y5, Y5
+	VMULPD      384(SP), Y6, Y6
+	VADDPD      Y10, Y6, Y6
+	VMULPD      416(SP), Y7, Y7
+	VADDPD      Y10, Y7, Y7
+	VMULPD      448(SP), Y8, Y8
+	VADDPD      Y10, Y8, Y8
+	VMULPD      480(SP), Y9, Y9
+	VADDPD      Y10, Y9, Y9
+	VMOVUPD     float64s<>+608(SB), Y10
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y10, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y10, Y2, Y2
+	VMULPD      320(SP), Y3, Y3
+	VADDPD      Y10, Y3, Y3
+	VMULPD      352(SP), Y5, Y5
+	VADDPD      Y10, Y5, Y5
+	VMULPD      384(SP), Y6, Y6
+	VADDPD      Y10, Y6, Y6
+	VMULPD      416(SP), Y7, Y7
+	VADDPD      Y10, Y7, Y7
+	VMULPD      448(SP), Y8, Y8
+	VADDPD      Y10, Y8, Y8
+	VMULPD      480(SP), Y9, Y9
+	VADDPD      Y10, Y9, Y9
+	VMOVUPD     float64s<>+640(SB), Y10
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y10, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y10, Y2, Y2
+	VMULPD      320(SP), Y3, Y3
+	VADDPD      Y10, Y3, Y3
+	VMULPD      352(SP), Y5, Y5
+	VADDPD      Y10, Y5, Y5
+	VMULPD      384(SP), Y6, Y6
+	VADDPD      Y10, Y6, Y6
+	VMULPD      416(SP), Y7, Y7
+	VADDPD      Y10, Y7, Y7
+	VMULPD      448(SP), Y8, Y8
+	VADDPD      Y10, Y8, Y8
+	VMULPD      480(SP), Y9, Y9
+	VADDPD      Y10, Y9, Y9
+	VMOVUPD     float64s<>+672(SB), Y10
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y10, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y10, Y2, Y2
+	VMULPD      320(SP), Y3, Y3
+	VADDPD      Y10, Y3, Y3
+	VMULPD      352(SP), Y5, Y5
+	VADDPD      Y10, Y5, Y5
+	VMULPD      384(SP), Y6, Y6
+	VADDPD      Y10, Y6, Y6
+	VMULPD      416(SP), Y7, Y7
+	VADDPD      Y10, Y7, Y7
+	VMULPD      448(SP), Y8, Y8
+	VADDPD      Y10, Y8, Y8
+	VMULPD      480(SP), Y9, Y9
+	VADDPD      Y10, Y9, Y9
+	VMOVUPD     float64s<>+704(SB), Y10
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y10, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y10, Y2, Y2
+	VMULPD      320(SP), Y3, Y3
+	VADDPD      Y10, Y3, Y3
+	VMULPD      352(SP), Y5, Y5
+	VADDPD      Y10, Y5, Y5
+	VMULPD      384(SP), Y6, Y6
+	VADDPD      Y10, Y6, Y6
+	VMULPD      416(SP), Y7, Y7
+	VADDPD      Y10, Y7, Y7
+	VMULPD      448(SP), Y8, Y8
+	VADDPD      Y10, Y8, Y8
+	VMULPD      480(SP), Y9, Y9
+	VADDPD      Y10, Y9, Y9
+	VMOVUPD     float64s<>+704(SB), Y10
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y10, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y10, Y2, Y2
+	VMULPD      320(SP), Y3, Y3
+	VADDPD      Y10, Y3, Y3
+	VMULPD      352(SP), Y5, Y5
+	VADDPD      Y10, Y5, Y5
+	VMULPD      384(SP), Y6, Y6
+	VADDPD      Y10, Y6, Y6
+	VMULPD      416(SP), Y7, Y7
+	VADDPD      Y10, Y7, Y7
+	VMULPD      448(SP), Y8, Y8
+	VADDPD      Y10, Y8, Y8
+	VMULPD      480(SP), Y9, Y9
+	VADDPD      Y10, Y9, Y9
+	VMOVUPD     float64s<>+160(SB), Y10
+	VADDPD      (SP), Y10, Y10
+	VPSLLQ      $0x34, Y10, Y10
+	VMULPD      Y10, Y1, Y1
+	VMOVUPD     float64s<>+160(SB), Y10
+	VADDPD      32(SP), Y10, Y10
+	VPSLLQ      $0x34, Y10, Y10
+	VMULPD      Y10, Y2, Y2
+	VMOVUPD     float64s<>+160(SB), Y10
+	VADDPD      64(SP), Y10, Y10
+	VPSLLQ      $0x34, Y10, Y10
+	VMULPD      Y10, Y3, Y3
+	VMOVUPD     float64s<>+160(SB), Y10
+	VADDPD      96(SP), Y10, Y10
+	VPSLLQ      $0x34, Y10, Y10
+	VMULPD      Y10, Y5, Y5
+	VMOVUPD     float64s<>+160(SB), Y10
+	VADDPD      128(SP), Y10, Y10
+	VPSLLQ      $0x34, Y10, Y10
+	VMULPD      Y10, Y6, Y6
+	VMOVUPD     float64s<>+160(SB), Y10
+	VADDPD      160(SP), Y10, Y10
+	VPSLLQ      $0x34, Y10, Y10
+	VMULPD      Y10, Y7, Y7
+	VMOVUPD     float64s<>+160(SB), Y10
+	VADDPD      192(SP), Y10, Y10
+	VPSLLQ      $0x34, Y10, Y10
+	VMULPD      Y10, Y8, Y8
+	VMOVUPD     float64s<>+160(SB), Y10
+	VADDPD      224(SP), Y10, Y10
+	VPSLLQ      $0x34, Y10, Y10
+	VMULPD      Y10, Y9, Y9
+	VADDPD      float64s<>+704(SB), Y1, Y1
+	VCVTPS2PD   (CX)(BX*4), Y10
+	VDIVPD      Y1, Y10, Y1
+	VADDPD      float64s<>+704(SB), Y2, Y2
+	VCVTPS2PD   16(CX)(BX*4), Y10
+	VDIVPD      Y2, Y10, Y2
+	VADDPD      float64s<>+704(SB), Y3, Y3
+	VCVTPS2PD   32(CX)(BX*4), Y10
+	VDIVPD      Y3, Y10, Y3
 	VADDPD      float64s<>+704(SB), Y5, Y5
-	VMULPD      Y3, Y5, Y5
-	VADDPD      float64s<>+704(SB), Y5, Y5
-	VADDPD      float64s<>+160(SB), Y2, Y2
-	VPSLLQ      $0x34, Y2, Y2
-	VMULPD      Y2, Y5, Y5
-	VADDPD      float64s<>+704(SB), Y5, Y5
-	VDIVPD      Y5, Y1, Y1
+	VCVTPS2PD   48(CX)(BX*4), Y10
+	VDIVPD      Y5, Y10, Y5
+	VADDPD      float64s<>+704(SB), Y6, Y6
+	VCVTPS2PD   64(CX)(BX*4), Y10
+	VDIVPD      Y6, Y10, Y6
+	VADDPD      float64s<>+704(SB), Y7, Y7
+	VCVTPS2PD   80(CX)(BX*4), Y10
+	VDIVPD      Y7, Y10, Y7
+	VADDPD      float64s<>+704(SB), Y8, Y8
+	VCVTPS2PD   96(CX)(BX*4), Y10
+	VDIVPD      Y8, Y10, Y8
+	VADDPD      float64s<>+704(SB), Y9, Y9
+	VCVTPS2PD   112(CX)(BX*4), Y10
+	VDIVPD      Y9, Y10, Y9
 	VCVTPD2PSY  Y1, X4
-	VCVTPS2PD   16(CX)(BX*4), Y1
-	VXORPD      float64s<>+192(SB), Y1, Y2
+	VCVTPD2PSY  Y2, X1
+	VINSERTF128 $0x01, X1, Y4, Y1
+	VCMPPS      $0x03, Y1, Y1, Y2
+	VBLENDVPS   Y2, Y0, Y1, Y1
+	VMOVUPS     Y1, (AX)(BX*4)
+	VCVTPD2PSY  Y3, X4
+	VCVTPD2PSY  Y5, X1
+	VINSERTF128 $0x01, X1, Y4, Y1
+	VCMPPS      $0x03, Y1, Y1, Y2
+	VBLENDVPS   Y2, Y0, Y1, Y1
+	VMOVUPS     Y1, 32(AX)(BX*4)
+	VCVTPD2PSY  Y6, X4
+	VCVTPD2PSY  Y7, X1
+	VINSERTF128 $0x01, X1, Y4, Y1
+	VCMPPS      $0x03, Y1, Y1, Y2
+	VBLENDVPS   Y2, Y0, Y1, Y1
+	VMOVUPS     Y1, 64(AX)(BX*4)
+	VCVTPD2PSY  Y8, X4
+	VCVTPD2PSY  Y9, X1
+	VINSERTF128 $0x01, X1, Y4, Y1
+	VCMPPS      $0x03, Y1, Y1, Y2
+	VBLENDVPS   Y2, Y0, Y1, Y1
+	VMOVUPS     Y1, 96(AX)(BX*4)
+	ADDQ        $0x20, BX
+	SUBQ        $0x20, DX
+	JGE         silu8_many
+
+silu8_rest:
+	ADDQ $0x20, DX
+	JE   silu8_done
+
+silu8_few:
+	VCVTPS2PD   (CX)(BX*4), Y1
+	VXORPD      float64s<>+192(SB), Y1, Y1
 	VMOVUPD     float64s<>+32(SB), Y3
-	VMINPD      Y2, Y3, Y3
-	VMOVUPD     float64s<>+0(SB), Y2
-	VMAXPD      Y3, Y2, Y3
-	VMULPD      float64s<>+64(SB), Y3, Y2
+	VMINPD      Y1, Y3, Y3
+	VMOVUPD     float64s<>+0(SB), Y1
+	VMAXPD      Y3, Y1, Y1
+	VMULPD      float64s<>+64(SB), Y1, Y2
 	VROUNDPD    $0x08, Y2, Y2
-	VMULPD      float64s<>+96(SB), Y2, Y5
-	VSUBPD      Y5, Y3, Y3
-	VMULPD      float64s<>+128(SB), Y2, Y5
-	VSUBPD      Y5, Y3, Y3
-	VMOVUPD     float64s<>+384(SB), Y5
-	VMULPD      Y3, Y5, Y5
-	VADDPD      float64s<>+416(SB), Y5, Y5
-	VMULPD      Y3, Y5, Y5
-	VADDPD      float64s<>+448(SB), Y5, Y5
-	VMULPD      Y3, Y5, Y5
-	VADDPD      float64s<>+480(SB), Y5, Y5
-	VMULPD      Y3, Y5, Y5
-	VADDPD      float64s<>+512(SB), Y5, Y5
-	VMULPD      Y3, Y5, Y5
-	VADDPD      float64s<>+544(SB), Y5, Y5
-	VMULPD      Y3, Y5, Y5
-	VADDPD      float64s<>+576(SB), Y5, Y5
-	VMULPD      Y3, Y5, Y5
-	VADDPD      float64s<>+608(SB), Y5, Y5
-	VMULPD      Y3, Y5, Y5
-	VADDPD      float64s<>+640(SB), Y5, Y5
-	VMULPD      Y3, Y5, Y5
-	VADDPD      float64s<>+672(SB), Y5, Y5
-	VMULPD      Y3, Y5, Y5
-	VADDPD      float64s<>+704(SB), Y5, Y5
-	VMULPD      Y3, Y5, Y5
-	VADDPD      float64s<>+704(SB), Y5, Y5
-	VADDPD      float64s<>+160(SB), Y2, Y2
-	VPSLLQ      $0x34, Y2, Y2
-	VMULPD      Y2, Y5, Y5
-	VADDPD      float64s<>+704(SB), Y5, Y5
-	VDIVPD      Y5, Y1, Y1
-	VCVTPD2PSY  Y1, X1
+	VMOVUPD     Y2, (SP)
+	VMULPD      float64s<>+96(SB), Y2, Y3
+	VSUBPD      Y3, Y1, Y1
+	VMULPD      float64s<>+128(SB), Y2, Y3
+	VSUBPD      Y3, Y1, Y1
+	VMOVUPD     Y1, 256(SP)
+	VMOVUPD     float64s<>+384(SB), Y1
+	VCVTPS2PD   16(CX)(BX*4), Y2
+	VXORPD      float64s<>+192(SB), Y2, Y2
+	VMOVUPD     float64s<>+32(SB), Y5
+	VMINPD      Y2, Y5, Y5
+	VMOVUPD     float64s<>+0(SB), Y2
+	VMAXPD      Y5, Y2, Y2
+	VMULPD      float64s<>+64(SB), Y2, Y3
+	VROUNDPD    $0x08, Y3, Y3
+	VMOVUPD     Y3, 32(SP)
+	VMULPD      float64s<>+96(SB), Y3, Y5
+	VSUBPD      Y5, Y2, Y2
+	VMULPD      float64s<>+128(SB), Y3, Y5
+	VSUBPD      Y5, Y2, Y2
+	VMOVUPD     Y2, 288(SP)
+	VMOVUPD     float64s<>+384(SB), Y2
+	VMOVUPD     float64s<>+416(SB), Y3
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y3, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y3, Y2, Y2
+	VMOVUPD     float64s<>+448(SB), Y3
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y3, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y3, Y2, Y2
+	VMOVUPD     float64s<>+480(SB), Y3
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y3, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y3, Y2, Y2
+	VMOVUPD     float64s<>+512(SB), Y3
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y3, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y3, Y2, Y2
+	VMOVUPD     float64s<>+544(SB), Y3
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y3, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y3, Y2, Y2
+	VMOVUPD     float64s<>+576(SB), Y3
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y3, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y3, Y2, Y2
+	VMOVUPD     float64s<>+608(SB), Y3
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y3, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y3, Y2, Y2
+	VMOVUPD     float64s<>+640(SB), Y3
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y3, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y3, Y2, Y2
+	VMOVUPD     float64s<>+672(SB), Y3
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y3, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y3, Y2, Y2
+	VMOVUPD     float64s<>+704(SB), Y3
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y3, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y3, Y2, Y2
+	VMOVUPD     float64s<>+704(SB), Y3
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y3, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y3, Y2, Y2
+	VMOVUPD     float64s<>+160(SB), Y3
+	VADDPD      (SP), Y3, Y3
+	VPSLLQ      $0x34, Y3, Y3
+	VMULPD      Y3, Y1, Y1
+	VMOVUPD     float64s<>+160(SB), Y3
+	VADDPD      32(SP), Y3, Y3
+	VPSLLQ      $0x34, Y3, Y3
+	VMULPD      Y3, Y2, Y2
+	VADDPD      float64s<>+704(SB), Y1, Y1
+	VCVTPS2PD   (CX)(BX*4), Y3
+	VDIVPD      Y1, Y3, Y1
+	VADDPD      float64s<>+704(SB), Y2, Y2
+	VCVTPS2PD   16(CX)(BX*4), Y3
+	VDIVPD      Y2, Y3, Y2
+	VCVTPD2PSY  Y1, X4
+	VCVTPD2PSY  Y2, X1
 	VINSERTF128 $0x01, X1, Y4, Y1
 	VCMPPS      $0x03, Y1, Y1, Y2
 	VBLENDVPS   Y2, Y0, Y1, Y1
 	VMOVUPS     Y1, (AX)(BX*4)
 	ADDQ        $0x08, BX
-	CMPQ        BX, DX
-	JLT         silu8_loop
+	SUBQ        $0x08, DX
+	JG          silu8_few
+
+silu8_done:
 	VZEROUPPER
 	RET
 
 // func geluTanh8(out *float32, x *float32, n int)
 // Requires: AVX, AVX2
-TEXT ·geluTanh8(SB), NOSPLIT, $0-24
+TEXT ·geluTanh8(SB), $768-24
 	MOVQ         out+0(FP), AX
 	MOVQ         x+8(FP), CX
 	VBROADCASTSS storedNaN<>+0(SB), Y0
 	MOVQ         n+16(FP), DX
 	XORQ         BX, BX
+	SUBQ         $0x20, DX
+	JL           geluTanh8_rest
 
-geluTanh8_loop:
+geluTanh8_many:
 	VCVTPS2PD   (CX)(BX*4), Y1
 	VMULPD      Y1, Y1, Y2
 	VMULPD      Y2, Y1, Y2
 	VMULPD      float64s<>+320(SB), Y2, Y2
 	VADDPD      Y2, Y1, Y2
 	VMULPD      float64s<>+352(SB), Y2, Y2
-	VMOVUPD     float64s<>+192(SB), Y3
-	VANDNPD     Y2, Y3, Y4
-	VANDPD      Y2, Y3, Y3
-	VADDPD      Y4, Y4, Y5
+	VMOVUPD     Y2, 512(SP)
+	VMOVUPD     float64s<>+192(SB), Y1
+	VANDNPD     Y2, Y1, Y4
+	VANDPD      Y2, Y1, Y1
+	VADDPD      Y4, Y4, Y4
+	VMOVUPD     float64s<>+32(SB), Y2
+	VMINPD      Y4, Y2, Y2
+	VMOVUPD     float64s<>+0(SB), Y1
+	VMAXPD      Y2, Y1, Y4
+	VMULPD      float64s<>+64(SB), Y4, Y1
+	VROUNDPD    $0x08, Y1, Y1
+	VMOVUPD     Y1, (SP)
+	VMULPD      float64s<>+96(SB), Y1, Y2
+	VSUBPD      Y2, Y4, Y4
+	VMULPD      float64s<>+128(SB), Y1, Y2
+	VSUBPD      Y2, Y4, Y4
+	VMOVUPD     Y4, 256(SP)
+	VMOVUPD     float64s<>+384(SB), Y1
+	VCVTPS2PD   16(CX)(BX*4), Y2
+	VMULPD      Y2, Y2, Y4
+	VMULPD      Y4, Y2, Y4
+	VMULPD      float64s<>+320(SB), Y4, Y4
+	VADDPD      Y4, Y2, Y4
+	VMULPD      float64s<>+352(SB), Y4, Y4
+	VMOVUPD     Y4, 544(SP)
+	VMOVUPD     float64s<>+192(SB), Y2
+	VANDNPD     Y4, Y2, Y5
+	VANDPD      Y4, Y2, Y2
+	VADDPD      Y5, Y5, Y5
+	VMOVUPD     float64s<>+32(SB), Y4
+	VMINPD      Y5, Y4, Y4
+	VMOVUPD     float64s<>+0(SB), Y2
+	VMAXPD      Y4, Y2, Y5
+	VMULPD      float64s<>+64(SB), Y5, Y2
+	VROUNDPD    $0x08, Y2, Y2
+	VMOVUPD     Y2, 32(SP)
+	VMULPD      float64s<>+96(SB), Y2, Y4
+	VSUBPD      Y4, Y5, Y5
+	VMULPD      float64s<>+128(SB), Y2, Y4
+	VSUBPD      Y4, Y5, Y5
+	VMOVUPD     Y5, 288(SP)
+	VMOVUPD     float64s<>+384(SB), Y2
+	VCVTPS2PD   32(CX)(BX*4), Y4
+	VMULPD      Y4, Y4, Y5
+	VMULPD      Y5, Y4, Y5
+	VMULPD      float64s<>+320(SB), Y5, Y5
+	VADDPD      Y5, Y4, Y5
+	VMULPD      float64s<>+352(SB), Y5, Y5
+	VMOVUPD     Y5, 576(SP)
+	VMOVUPD     float64s<>+192(SB), Y4
+	VANDNPD     Y5, Y4, Y6
+	VANDPD      Y5, Y4, Y4
+	VADDPD      Y6, Y6, Y6
+	VMOVUPD     float64s<>+32(SB), Y5
+	VMINPD      Y6, Y5, Y5
+	VMOVUPD     float64s<>+0(SB), Y4
+	VMAXPD      Y5, Y4, Y6
+	VMULPD      float64s<>+64(SB), Y6, Y4
+	VROUNDPD    $0x08, Y4, Y4
+	VMOVUPD     Y4, 64(SP)
+	VMULPD      float64s<>+96(SB), Y4, Y5
+	VSUBPD      Y5, Y6, Y6
+	VMULPD      float64s<>+128(SB), Y4, Y5
+	VSUBPD      Y5, Y6, Y6
+	VMOVUPD     Y6, 320(SP)
+	VMOVUPD     float64s<>+384(SB), Y4
+	VCVTPS2PD   48(CX)(BX*4), Y5
+	VMULPD      Y5, Y5, Y6
+	VMULPD      Y6, Y5, Y6
+	VMULPD      float64s<>+320(SB), Y6, Y6
+	VADDPD      Y6, Y5, Y6
+	VMULPD      float64s<>+352(SB), Y6, Y6
+	VMOVUPD     Y6, 608(SP)
+	VMOVUPD     float64s<>+192(SB), Y5
+	VANDNPD     Y6, Y5, Y7
+	VANDPD      Y6, Y5, Y5
+	VADDPD      Y7, Y7, Y7
 	VMOVUPD     float64s<>+32(SB), Y6
-	VMINPD      Y5, Y6, Y6
+	VMINPD      Y7, Y6, Y6
 	VMOVUPD     float64s<>+0(SB), Y5
-	VMAXPD      Y6, Y5, Y6
-	VMULPD      float64s<>+64(SB), Y6, Y5
+	VMAXPD      Y6, Y5, Y7
+	VMULPD      float64s<>+64(SB), Y7, Y5
 	VROUNDPD    $0x08, Y5, Y5
-	VMULPD      float64s<>+96(SB), Y5, Y8
-	VSUBPD      Y8, Y6, Y6
-	VMULPD      float64s<>+128(SB), Y5, Y8
-	VSUBPD      Y8, Y6, Y6
+	VMOVUPD     Y5, 96(SP)
+	VMULPD      float64s<>+96(SB), Y5, Y6
+	VSUBPD      Y6, Y7, Y7
+	VMULPD      float64s<>+128(SB), Y5, Y6
+	VSUBPD      Y6, Y7, Y7
+	VMOVUPD     Y7, 352(SP)
+	VMOVUPD     float64s<>+384(SB), Y5
+	VCVTPS2PD   64(CX)(BX*4), Y6
+	VMULPD      Y6, Y6, Y7
+	VMULPD      Y7, Y6, Y7
+	VMULPD      float64s<>+320(SB), Y7, Y7
+	VADDPD      Y7, Y6, Y7
+	VMULPD      float64s<>+352(SB), Y7, Y7
+	VMOVUPD     Y7, 640(SP)
+	VMOVUPD     float64s<>+192(SB), Y6
+	VANDNPD     Y7, Y6, Y8
+	VANDPD      Y7, Y6, Y6
+	VADDPD      Y8, Y8, Y8
+	VMOVUPD     float64s<>+32(SB), Y7
+	VMINPD      Y8, Y7, Y7
+	VMOVUPD     float64s<>+0(SB), Y6
+	VMAXPD      Y7, Y6, Y8
+	VMULPD      float64s<>+64(SB), Y8, Y6
+	VROUNDPD    $0x08, Y6, Y6
+	VMOVUPD     Y6, 128(SP)
+	VMULPD      float64s<>+96(SB), Y6, Y7
+	VSUBPD      Y7, Y8, Y8
+	VMULPD      float64s<>+128(SB), Y6, Y7
+	VSUBPD      Y7, Y8, Y8
+	VMOVUPD     Y8, 384(SP)
+	VMOVUPD     float64s<>+384(SB), Y6
+	VCVTPS2PD   80(CX)(BX*4), Y7
+	VMULPD      Y7, Y7, Y8
+	VMULPD      Y8, Y7, Y8
+	VMULPD      float64s<>+320(SB), Y8, Y8
+	VADDPD      Y8, Y7, Y8
+	VMULPD      float64s<>+352(SB), Y8, Y8
+	VMOVUPD     Y8, 672(SP)
+	VMOVUPD     float64s<>+192(SB), Y7
+	VANDNPD     Y8, Y7, Y9
+	VANDPD      Y8, Y7, Y7
+	VADDPD      Y9, Y9, Y9
+	VMOVUPD     float64s<>+32(SB), Y8
+	VMINPD      Y9, Y8, Y8
+	VMOVUPD     float64s<>+0(SB), Y7
+	VMAXPD      Y8, Y7, Y9
+	VMULPD      float64s<>+64(SB), Y9, Y7
+	VROUNDPD    $0x08, Y7, Y7
+	VMOVUPD     Y7, 160(SP)
+	VMULPD      float64s<>+96(SB), Y7, Y8
+	VSUBPD      Y8, Y9, Y9
+	VMULPD      float64s<>+128(SB), Y7, Y8
+	VSUBPD      Y8, Y9, Y9
+	VMOVUPD     Y9, 416(SP)
+	VMOVUPD     float64s<>+384(SB), Y7
+	VCVTPS2PD   96(CX)(BX*4), Y8
+	VMULPD      Y8, Y8, Y9
+	VMULPD      Y9, Y8, Y9
+	VMULPD      float64s<>+320(SB), Y9, Y9
+	VADDPD      Y9, Y8, Y9
+	VMULPD      float64s<>+352(SB), Y9, Y9
+	VMOVUPD     Y9, 704(SP)
+	VMOVUPD     float64s<>+192(SB), Y8
+	VANDNPD     Y9, Y8, Y10
+	VANDPD      Y9, Y8, Y8
+	VADDPD      Y10, Y10, Y10
+	VMOVUPD     float64s<>+32(SB), Y9
+	VMINPD      Y10, Y9, Y9
+	VMOVUPD     float64s<>+0(SB), Y8
+	VMAXPD      Y9, Y8, Y10
+	VMULPD      float64s<>+64(SB), Y10, Y8
+	VROUNDPD    $0x08, Y8, Y8
+	VMOVUPD     Y8, 192(SP)
+	VMULPD      float64s<>+96(SB), Y8, Y9
+	VSUBPD      Y9, Y10, Y10
+	VMULPD      float64s<>+128(SB), Y8, Y9
+	VSUBPD      Y9, Y10, Y10
+	VMOVUPD     Y10, 448(SP)
 	VMOVUPD     float64s<>+384(SB), Y8
-	VMULPD      Y6, Y8, Y8
-	VADDPD      float64s<>+416(SB), Y8, Y8
-	VMULPD      Y6, Y8, Y8
-	VADDPD      float64s<>+448(SB), Y8, Y8
-	VMULPD      Y6, Y8, Y8
-	VADDPD      float64s<>+480(SB), Y8, Y8
-	VMULPD      Y6, Y8, Y8
-	VADDPD      float64s<>+512(SB), Y8, Y8
-	VMULPD      Y6, Y8, Y8
-	VADDPD      float64s<>+544(SB), Y8, Y8
-	VMULPD      Y6, Y8, Y8
-	VADDPD      float64s<>+576(SB), Y8, Y8
-	VMULPD      Y6, Y8, Y8
-	VADDPD      float64s<>+608(SB), Y8, Y8
-	VMULPD      Y6, Y8, Y8
-	VADDPD      float64s<>+640(SB), Y8, Y8
-	VMULPD      Y6, Y8, Y8
-	VADDPD      float64s<>+672(SB), Y8, Y8
-	VMULPD      Y6, Y8, Y8
+	VCVTPS2PD   112(CX)(BX*4), Y9
+	VMULPD      Y9, Y9, Y10
+	VMULPD      Y10, Y9, Y10
+	VMULPD      float64s<>+320(SB), Y10, Y10
+	VADDPD      Y10, Y9, Y10
+	VMULPD      float64s<>+352(SB), Y10, Y10
+	VMOVUPD     Y10, 736(SP)
+	VMOVUPD     float64s<>+192(SB), Y9
+	VANDNPD     Y10, Y9, Y11
+	VANDPD      Y10, Y9, Y9
+	VADDPD      Y11, Y11, Y11
+	VMOVUPD     float64s<>+32(SB), Y10
+	VMINPD      Y11, Y10, Y10
+	VMOVUPD     float64s<>+0(SB), Y9
+	VMAXPD      Y10, Y9, Y11
+	VMULPD      float64s<>+64(SB), Y11, Y9
+	VROUNDPD    $0x08, Y9, Y9
+	VMOVUPD     Y9, 224(SP)
+	VMULPD      float64s<>+96(SB), Y9, Y10
+	VSUBPD      Y10, Y11, Y11
+	VMULPD      float64s<>+128(SB), Y9, Y10
+	VSUBPD      Y10, Y11, Y11
+	VMOVUPD     Y11, 480(SP)
+	VMOVUPD     float64s<>+384(SB), Y9
+	VMOVUPD     float64s<>+416(SB), Y10
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y10, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y10, Y2, Y2
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y10, Y4, Y4
+	VMULPD      352(SP), Y5, Y5
+	VADDPD      Y10, Y5, Y5
+	VMULPD      384(SP), Y6, Y6
+	VADDPD      Y10, Y6, Y6
+	VMULPD      416(SP), Y7, Y7
+	VADDPD      Y10, Y7, Y7
+	VMULPD      448(SP), Y8, Y8
+	VADDPD      Y10, Y8, Y8
+	VMULPD      480(SP), Y9, Y9
+	VADDPD      Y10, Y9, Y9
+	VMOVUPD     float64s<>+448(SB), Y10
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y10, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y10, Y2, Y2
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y10, Y4, Y4
+	VMULPD      352(SP), Y5, Y5
+	VADDPD      Y10, Y5, Y5
+	VMULPD      384(SP), Y6, Y6
+	VADDPD      Y10, Y6, Y6
+	VMULPD      416(SP), Y7, Y7
+	VADDPD      Y10, Y7, Y7
+	VMULPD      448(SP), Y8, Y8
+	VADDPD      Y10, Y8, Y8
+	VMULPD      480(SP), Y9, Y9
+	VADDPD      Y10, Y9, Y9
+	VMOVUPD     float64s<>+480(SB), Y10
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y10, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y10, Y2, Y2
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y10, Y4, Y4
+	VMULPD      352(SP), Y5, Y5
+	VADDPD      Y10, Y5, Y5
+	VMULPD      384(SP), Y6, Y6
+	VADDPD      Y10, Y6, Y6
+	VMULPD      416(SP), Y7, Y7
+	VADDPD      Y10, Y7, Y7
+	VMULPD      448(SP), Y8, Y8
+	VADDPD      Y10, Y8, Y8
+	VMULPD      480(SP), Y9, Y9
+	VADDPD      Y10, Y9, Y9
+	VMOVUPD     float64s<>+512(SB), Y10
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y10, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y10, Y2, Y2
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y10, Y4, Y4
+	VMULPD      352(SP), Y5, Y5
+	VADDPD      Y10, Y5, Y5
+	VMULPD      384(SP), Y6, Y6
+	VADDPD      Y10, Y6, Y6
+	VMULPD      416(SP), Y7, Y7
+	VADDPD      Y10, Y7, Y7
+	VMULPD      448(SP), Y8, Y8
+	VADDPD      Y10, Y8, Y8
+	VMULPD      480(SP), Y9, Y9
+	VADDPD      Y10, Y9, Y9
+	VMOVUPD     float64s<>+544(SB), Y10
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y10, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y10, Y2, Y2
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y10, Y4, Y4
+	VMULPD      352(SP), Y5, Y5
+	VADDPD      Y10, Y5, Y5
+	VMULPD      384(SP), Y6, Y6
+	VADDPD      Y10, Y6, Y6
+	VMULPD      416(SP), Y7, Y7
+	VADDPD      Y10, Y7, Y7
+	VMULPD      448(SP), Y8, Y8
+	VADDPD      Y10, Y8, Y8
+	VMULPD      480(SP), Y9, Y9
+	VADDPD      Y10, Y9, Y9
+	VMOVUPD     float64s<>+576(SB), Y10
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y10, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y10, Y2, Y2
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y10, Y4, Y4
+	VMULPD      352(SP), Y5, Y5
+	VADDPD      Y10, Y5, Y5
+	VMULPD      384(SP), Y6, Y6
+	VADDPD      Y10, Y6, Y6
+	VMULPD      416(SP), Y7, Y7
+	VADDPD      Y10, Y7, Y7
+	VMULPD      448(SP), Y8, Y8
+	VADDPD      Y10, Y8, Y8
+	VMULPD      480(SP), Y9, Y9
+	VADDPD      Y10, Y9, Y9
+	VMOVUPD     float64s<>+608(SB), Y10
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y10, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y10, Y2, Y2
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y10, Y4, Y4
+	VMULPD      352(SP), Y5, Y5
+	VADDPD      Y10, Y5, Y5
+	VMULPD      384(SP), Y6, Y6
+	VADDPD      Y10, Y6, Y6
+	VMULPD      416(SP), Y7, Y7
+	VADDPD      Y10, Y7, Y7
+	VMULPD      448(SP), Y8, Y8
+	VADDPD      Y10, Y8, Y8
+	VMULPD      480(SP), Y9, Y9
+	VADDPD      Y10, Y9, Y9
+	VMOVUPD     float64s<>+640(SB), Y10
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y10, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y10, Y2, Y2
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y10, Y4, Y4
+	VMULPD      352(SP), Y5, Y5
+	VADDPD      Y10, Y5, Y5
+	VMULPD      384(SP), Y6, Y6
+	VADDPD      Y10, Y6, Y6
+	VMULPD      416(SP), Y7, Y7
+	VADDPD      Y10, Y7, Y7
+	VMULPD      448(SP), Y8, Y8
+	VADDPD      Y10, Y8, Y8
+	VMULPD      480(SP), Y9, Y9
+	VADDPD      Y10, Y9, Y9
+	VMOVUPD     float64s<>+672(SB), Y10
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y10, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y10, Y2, Y2
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y10, Y4, Y4
+	VMULPD      352(SP), Y5, Y5
+	VADDPD      Y10, Y5, Y5
+	VMULPD      384(SP), Y6, Y6
+	VADDPD      Y10, Y6, Y6
+	VMULPD      416(SP), Y7, Y7
+	VADDPD      Y10, Y7, Y7
+	VMULPD      448(SP), Y8, Y8
+	VADDPD      Y10, Y8, Y8
+	VMULPD      480(SP), Y9, Y9
+	VADDPD      Y10, Y9, Y9
+	VMOVUPD     float64s<>+704(SB), Y10
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y10, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y10, Y2, Y2
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y10, Y4, Y4
+	VMULPD      352(SP), Y5, Y5
+	VADDPD      Y10, Y5, Y5
+	VMULPD      384(SP), Y6, Y6
+	VADDPD      Y10, Y6, Y6
+	VMULPD      416(SP), Y7, Y7
+	VADDPD      Y10, Y7, Y7
+	VMULPD      448(SP), Y8, Y8
+	VADDPD      Y10, Y8, Y8
+	VMULPD      480(SP), Y9, Y9
+	VADDPD      Y10, Y9, Y9
+	VMOVUPD     float64s<>+704(SB), Y10
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y10, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y10, Y2, Y2
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y10, Y4, Y4
+	VMULPD      352(SP), Y5, Y5
+	VADDPD      Y10, Y5, Y5
+	VMULPD      384(SP), Y6, Y6
+	VADDPD      Y10, Y6, Y6
+	VMULPD      416(SP), Y7, Y7
+	VADDPD      Y10, Y7, Y7
+	VMULPD      448(SP), Y8, Y8
+	VADDPD      Y10, Y8, Y8
+	VMULPD      480(SP), Y9, Y9
+	VADDPD      Y10, Y9, Y9
+	VMOVUPD     float64s<>+160(SB), Y10
+	VADDPD      (SP), Y10, Y10
+	VPSLLQ      $0x34, Y10, Y10
+	VMULPD      Y10, Y1, Y1
+	VMOVUPD     float64s<>+160(SB), Y10
+	VADDPD      32(SP), Y10, Y10
+	VPSLLQ      $0x34, Y10, Y10
+	VMULPD      Y10, Y2, Y2
+	VMOVUPD     float64s<>+160(SB), Y10
+	VADDPD      64(SP), Y10, Y10
+	VPSLLQ      $0x34, Y10, Y10
+	VMULPD      Y10, Y4, Y4
+	VMOVUPD     float64s<>+160(SB), Y10
+	VADDPD      96(SP), Y10, Y10
+	VPSLLQ      $0x34, Y10, Y10
+	VMULPD      Y10, Y5, Y5
+	VMOVUPD     float64s<>+160(SB), Y10
+	VADDPD      128(SP), Y10, Y10
+	VPSLLQ      $0x34, Y10, Y10
+	VMULPD      Y10, Y6, Y6
+	VMOVUPD     float64s<>+160(SB), Y10
+	VADDPD      160(SP), Y10, Y10
+	VPSLLQ      $0x34, Y10, Y10
+	VMULPD      Y10, Y7, Y7
+	VMOVUPD     float64s<>+160(SB), Y10
+	VADDPD      192(SP), Y10, Y10
+	VPSLLQ      $0x34, Y10, Y10
+	VMULPD      Y10, Y8, Y8
+	VMOVUPD     float64s<>+160(SB), Y10
+	VADDPD      224(SP), Y10, Y10
+	VPSLLQ      $0x34, Y10, Y10
+	VMULPD      Y10, Y9, Y9
+	VMOVUPD     512(SP), Y10
+	VMOVUPD     float64s<>+192(SB), Y12
+	VANDNPD     Y10, Y12, Y13
+	VANDPD      Y10, Y12, Y12
+	VADDPD      float64s<>+704(SB), Y1, Y11
+	VMOVUPD     float64s<>+704(SB), Y14
+	VSUBPD      Y14, Y1, Y1
+	VDIVPD      Y11, Y1, Y1
+	VCMPPD      $0x1e, float64s<>+224(SB), Y13, Y11
+	VBLENDVPD   Y11, Y14, Y1, Y1
+	VORPD       Y12, Y1, Y1
+	VMULPD      Y10, Y10, Y12
+	VMULPD      Y12, Y10, Y12
+	VDIVPD      float64s<>+256(SB), Y12, Y12
+	VSUBPD      Y12, Y10, Y12
+	VCMPPD      $0x11, float64s<>+288(SB), Y13, Y11
+	VBLENDVPD   Y11, Y12, Y1, Y1
+	VMOVUPD     544(SP), Y10
+	VMOVUPD     float64s<>+192(SB), Y12
+	VANDNPD     Y10, Y12, Y13
+	VANDPD      Y10, Y12, Y12
+	VADDPD      float64s<>+704(SB), Y2, Y11
+	VMOVUPD     float64s<>+704(SB), Y14
+	VSUBPD      Y14, Y2, Y2
+	VDIVPD      Y11, Y2, Y2
+	VCMPPD      $0x1e, float64s<>+224(SB), Y13, Y11
+	VBLENDVPD   Y11, Y14, Y2, Y2
+	VORPD       Y12, Y2, Y2
+	VMULPD      Y10, Y10, Y12
+	VMULPD      Y12, Y10, Y12
+	VDIVPD      float64s<>+256(SB), Y12, Y12
+	VSUBPD      Y12, Y10, Y12
+	VCMPPD      $0x11, float64s<>+288(SB), Y13, Y11
+	VBLENDVPD   Y11, Y12, Y2, Y2
+	VMOVUPD     576(SP), Y10
+	VMOVUPD     float64s<>+192(SB), Y12
+	VANDNPD     Y10, Y12, Y13
+	VANDPD      Y10, Y12, Y12
+	VADDPD      float64s<>+704(SB), Y4, Y11
+	VMOVUPD     float64s<>+704(SB), Y14
+	VSUBPD      Y14, Y4, Y4
+	VDIVPD      Y11, Y4, Y4
+	VCMPPD      $0x1e, float64s<>+224(SB), Y13, Y11
+	VBLENDVPD   Y11, Y14, Y4, Y4
+	VORPD       Y12, Y4, Y4
+	VMULPD      Y10, Y10, Y12
+	VMULPD      Y12, Y10, Y12
+	VDIVPD      float64s<>+256(SB), Y12, Y12
+	VSUBPD      Y12, Y10, Y12
+	VCMPPD      $0x11, float64s<>+288(SB), Y13, Y11
+	VBLENDVPD   Y11, Y12, Y4, Y4
+	VMOVUPD     608(SP), Y10
+	VMOVUPD     float64s<>+192(SB), Y12
+	VANDNPD     Y10, Y12, Y13
+	VANDPD      Y10, Y12, Y12
+	VADDPD      float64s<>+704(SB), Y5, Y11
+	VMOVUPD     float64s<>+704(SB), Y14
+	VSUBPD      Y14, Y5, Y5
+	VDIVPD      Y11, Y5, Y5
+	VCMPPD      $0x1e, float64s<>+224(SB), Y13, Y11
+	VBLENDVPD   Y11, Y14, Y5, Y5
+	VORPD       Y12, Y5, Y5
+	VMULPD      Y10, Y10, Y12
+	VMULPD      Y12, Y10, Y12
+	VDIVPD      float64s<>+256(SB), Y12, Y12
+	VSUBPD      Y12, Y10, Y12
+	VCMPPD      $0x11, float64s<>+288(SB), Y13, Y11
+	VBLENDVPD   Y11, Y12, Y5, Y5
+	VMOVUPD     640(SP), Y10
+	VMOVUPD     float64s<>+192(SB), Y12
+	VANDNPD     Y10, Y12, Y13
+	VANDPD      Y10, Y12, Y12
+	VADDPD      float64s<>+704(SB), Y6, Y11
+	VMOVUPD     float64s<>+704(SB), Y14
+	VSUBPD      Y14, Y6, Y6
+	VDIVPD      Y11, Y6, Y6
+	VCMPPD      $0x1e, float64s<>+224(SB), Y13, Y11
+	VBLENDVPD   Y11, Y14, Y6, Y6
+	VORPD       Y12, Y6, Y6
+	VMULPD      Y10, Y10, Y12
+	VMULPD      Y12, Y10, Y12
+	VDIVPD      float64s<>+256(SB), Y12, Y12
+	VSUBPD      Y12, Y10, Y12
+	VCMPPD      $0x11, float64s<>+288(SB), Y13, Y11
+	VBLENDVPD   Y11, Y12, Y6, Y6
+	VMOVUPD     672(SP), Y10
+	VMOVUPD     float64s<>+192(SB), Y12
+	VANDNPD     Y10, Y12, Y13
+	VANDPD      Y10, Y12, Y12
+	VADDPD      float64s<>+704(SB), Y7, Y11
+	VMOVUPD     float64s<>+704(SB), Y14
+	VSUBPD      Y14, Y7, Y7
+	VDIVPD      Y11, Y7, Y7
+	VCMPPD      $0x1e, float64s<>+224(SB), Y13, Y11
+	VBLENDVPD   Y11, Y14, Y7, Y7
+	VORPD       Y12, Y7, Y7
+	VMULPD      Y10, Y10, Y12
+	VMULPD      Y12, Y10, Y12
+	VDIVPD      float64s<>+256(SB), Y12, Y12
+	VSUBPD      Y12, Y10, Y12
+	VCMPPD      $0x11, float64s<>+288(SB), Y13, Y11
+	VBLENDVPD   Y11, Y12, Y7, Y7
+	VMOVUPD     704(SP), Y10
+	VMOVUPD     float64s<>+192(SB), Y12
+	VANDNPD     Y10, Y12, Y13
+	VANDPD      Y10, Y12, Y12
+	VADDPD      float64s<>+704(SB), Y8, Y11
+	VMOVUPD     float64s<>+704(SB), Y14
+	VSUBPD      Y14, Y8, Y8
+	VDIVPD      Y11, Y8, Y8
+	VCMPPD      $0x1e, float64s<>+224(SB), Y13, Y11
+	VBLENDVPD   Y11, Y14, Y8, Y8
+	VORPD       Y12, Y8, Y8
+	VMULPD      Y10, Y10, Y12
+	VMULPD      Y12, Y10, Y12
+	VDIVPD      float64s<>+256(SB), Y12, Y12
+	VSUBPD      Y12, Y10, Y12
+	VCMPPD      $0x11, float64s<>+288(SB), Y13, Y11
+	VBLENDVPD   Y11, Y12, Y8, Y8
+	VMOVUPD     736(SP), Y10
+	VMOVUPD     float64s<>+192(SB), Y12
+	VANDNPD     Y10, Y12, Y13
+	VANDPD      Y10, Y12, Y12
+	VADDPD      float64s<>+704(SB), Y9, Y11
+	VMOVUPD     float64s<>+704(SB), Y14
+	VSUBPD      Y14, Y9, Y9
+	VDIVPD      Y11, Y9, Y9
+	VCMPPD      $0x1e, float64s<>+224(SB), Y13, Y11
+	VBLENDVPD   Y11, Y14, Y9, Y9
+	VORPD       Y12, Y9, Y9
+	VMULPD      Y10, Y10, Y12
+	VMULPD      Y12, Y10, Y12
+	VDIVPD      float64s<>+256(SB), Y12, Y12
+	VSUBPD      Y12, Y10, Y12
+	VCMPPD      $0x11, float64s<>+288(SB), Y13, Y11
+	VBLENDVPD   Y11, Y12, Y9, Y9
+	VCVTPS2PD   (CX)(BX*4), Y10
+	VADDPD      float64s<>+704(SB), Y1, Y1
+	VMULPD      float64s<>+672(SB), Y10, Y10
+	VMULPD      Y1, Y10, Y1
+	VCVTPS2PD   16(CX)(BX*4), Y10
+	VADDPD      float64s<>+704(SB), Y2, Y2
+	VMULPD      float64s<>+672(SB), Y10, Y10
+	VMULPD      Y2, Y10, Y2
+	VCVTPS2PD   32(CX)(BX*4), Y10
+	VADDPD      float64s<>+704(SB), Y4, Y4
+	VMULPD      float64s<>+672(SB), Y10, Y10
+	VMULPD      Y4, Y10, Y4
+	VCVTPS2PD   48(CX)(BX*4), Y10
+	VADDPD      float64s<>+704(SB), Y5, Y5
+	VMULPD      float64s<>+672(SB), Y10, Y10
+	VMULPD      Y5, Y10, Y5
+	VCVTPS2PD   64(CX)(BX*4), Y10
+	VADDPD      float64s<>+704(SB), Y6, Y6
+	VMULPD      float64s<>+672(SB), Y10, Y10
+	VMULPD      Y6, Y10, Y6
+	VCVTPS2PD   80(CX)(BX*4), Y10
+	VADDPD      float64s<>+704(SB), Y7, Y7
+	VMULPD      float64s<>+672(SB), Y10, Y10
+	VMULPD      Y7, Y10, Y7
+	VCVTPS2PD   96(CX)(BX*4), Y10
 	VADDPD      float64s<>+704(SB), Y8, Y8
-	VMULPD      Y6, Y8, Y8
-	VADDPD      float64s<>+704(SB), Y8, Y8
-	VADDPD      float64s<>+160(SB), Y5, Y5
-	VPSLLQ      $0x34, Y5, Y5
-	VMULPD      Y5, Y8, Y8
-	VADDPD      float64s<>+704(SB), Y8, Y5
-	VMOVUPD     float64s<>+704(SB), Y6
-	VSUBPD      Y6, Y8, Y8
-	VDIVPD      Y5, Y8, Y8
-	VCMPPD      $0x1e, float64s<>+224(SB), Y4, Y5
-	VBLENDVPD   Y5, Y6, Y8, Y8
-	VORPD       Y3, Y8, Y8
-	VMULPD      Y2, Y2, Y3
-	VMULPD      Y3, Y2, Y3
-	VDIVPD      float64s<>+256(SB), Y3, Y3
-	VSUBPD      Y3, Y2, Y3
-	VCMPPD      $0x11, float64s<>+288(SB), Y4, Y5
-	VBLENDVPD   Y5, Y3, Y8, Y8
-	VADDPD      float64s<>+704(SB), Y8, Y8
-	VMULPD      float64s<>+672(SB), Y1, Y1
-	VMULPD      Y8, Y1, Y1
-	VCVTPD2PSY  Y1, X7
-	VCVTPS2PD   16(CX)(BX*4), Y1
+	VMULPD      float64s<>+672(SB), Y10, Y10
+	VMULPD      Y8, Y10, Y8
+	VCVTPS2PD   112(CX)(BX*4), Y10
+	VADDPD      float64s<>+704(SB), Y9, Y9
+	VMULPD      float64s<>+672(SB), Y10, Y10
+	VMULPD      Y9, Y10, Y9
+	VCVTPD2PSY  Y1, X3
+	VCVTPD2PSY  Y2, X1
+	VINSERTF128 $0x01, X1, Y3, Y1
+	VCMPPS      $0x03, Y1, Y1, Y2
+	VBLENDVPS   Y2, Y0, Y1, Y1
+	VMOVUPS     Y1, (AX)(BX*4)
+	VCVTPD2PSY  Y4, X3
+	VCVTPD2PSY  Y5, X1
+	VINSERTF128 $0x01, X1, Y3, Y1
+	VCMPPS      $0x03, Y1, Y1, Y2
+	VBLENDVPS   Y2, Y0, Y1, Y1
+	VMOVUPS     Y1, 32(AX)(BX*4)
+	VCVTPD2PSY  Y6, X3
+	VCVTPD2PSY  Y7, X1
+	VINSERTF128 $0x01, X1, Y3, Y1
+	VCMPPS      $0x03, Y1, Y1, Y2
+	VBLENDVPS   Y2, Y0, Y1, Y1
+	VMOVUPS     Y1, 64(AX)(BX*4)
+	VCVTPD2PSY  Y8, X3
+	VCVTPD2PSY  Y9, X1
+	VINSERTF128 $0x01, X1, Y3, Y1
+	VCMPPS      $0x03, Y1, Y1, Y2
+	VBLENDVPS   Y2, Y0, Y1, Y1
+	VMOVUPS     Y1, 96(AX)(BX*4)
+	ADDQ        $0x20, BX
+	SUBQ        $0x20, DX
+	JGE         geluTanh8_many
+
+geluTanh8_rest:
+	ADDQ $0x20, DX
+	JE   geluTanh8_done
+
+geluTanh8_few:
+	VCVTPS2PD   (CX)(BX*4), Y1
 	VMULPD      Y1, Y1, Y2
 	VMULPD      Y2, Y1, Y2
 	VMULPD      float64s<>+320(SB), Y2, Y2
 	VADDPD      Y2, Y1, Y2
 	VMULPD      float64s<>+352(SB), Y2, Y2
-	VMOVUPD     float64s<>+192(SB), Y3
-	VANDNPD     Y2, Y3, Y4
-	VANDPD      Y2, Y3, Y3
-	VADDPD      Y4, Y4, Y5
-	VMOVUPD     float64s<>+32(SB), Y6
-	VMINPD      Y5, Y6, Y6
-	VMOVUPD     float64s<>+0(SB), Y5
-	VMAXPD      Y6, Y5, Y6
-	VMULPD      float64s<>+64(SB), Y6, Y5
-	VROUNDPD    $0x08, Y5, Y5
-	VMULPD      float64s<>+96(SB), Y5, Y8
-	VSUBPD      Y8, Y6, Y6
-	VMULPD      float64s<>+128(SB), Y5, Y8
-	VSUBPD      Y8, Y6, Y6
-	VMOVUPD     float64s<>+384(SB), Y8
-	VMULPD      Y6, Y8, Y8
-	VADDPD      float64s<>+416(SB), Y8, Y8
-	VMULPD      Y6, Y8, Y8
-	VADDPD      float64s<>+448(SB), Y8, Y8
-	VMULPD      Y6, Y8, Y8
-	VADDPD      float64s<>+480(SB), Y8, Y8
-	VMULPD      Y6, Y8, Y8
-	VADDPD      float64s<>+512(SB), Y8, Y8
-	VMULPD      Y6, Y8, Y8
-	VADDPD      float64s<>+544(SB), Y8, Y8
-	VMULPD      Y6, Y8, Y8
-	VADDPD      float64s<>+576(SB), Y8, Y8
-	VMULPD      Y6, Y8, Y8
-	VADDPD      float64s<>+608(SB), Y8, Y8
-	VMULPD      Y6, Y8, Y8
-	VADDPD      float64s<>+640(SB), Y8, Y8
-	VMULPD      Y6, Y8, Y8
-	VADDPD      float64s<>+672(SB), Y8, Y8
-	VMULPD      Y6, Y8, Y8
-	VADDPD      float64s<>+704(SB), Y8, Y8
-	VMULPD      Y6, Y8, Y8
-	VADDPD      float64s<>+704(SB), Y8, Y8
-	VADDPD      float64s<>+160(SB), Y5, Y5
-	VPSLLQ      $0x34, Y5, Y5
-	VMULPD      Y5, Y8, Y8
-	VADDPD      float64s<>+704(SB), Y8, Y5
-	VMOVUPD     float64s<>+704(SB), Y6
-	VSUBPD      Y6, Y8, Y8
-	VDIVPD      Y5, Y8, Y8
-	VCMPPD      $0x1e, float64s<>+224(SB), Y4, Y5
-	VBLENDVPD   Y5, Y6, Y8, Y8
-	VORPD       Y3, Y8, Y8
-	VMULPD      Y2, Y2, Y3
-	VMULPD      Y3, Y2, Y3
-	VDIVPD      float64s<>+256(SB), Y3, Y3
-	VSUBPD      Y3, Y2, Y3
-	VCMPPD      $0x11, float64s<>+288(SB), Y4, Y5
-	VBLENDVPD   Y5, Y3, Y8, Y8
-	VADDPD      float64s<>+704(SB), Y8, Y8
-	VMULPD      float64s<>+672(SB), Y1, Y1
-	VMULPD      Y8, Y1, Y1
-	VCVTPD2PSY  Y1, X1
-	VINSERTF128 $0x01, X1, Y7, Y1
+	VMOVUPD     Y2, 512(SP)
+	VMOVUPD     float64s<>+192(SB), Y1
+	VANDNPD     Y2, Y1, Y4
+	VANDPD      Y2, Y1, Y1
+	VADDPD      Y4, Y4, Y4
+	VMOVUPD     float64s<>+32(SB), Y2
+	VMINPD      Y4, Y2, Y2
+	VMOVUPD     float64s<>+0(SB), Y1
+	VMAXPD      Y2, Y1, Y4
+	VMULPD      float64s<>+64(SB), Y4, Y1
+	VROUNDPD    $0x08, Y1, Y1
+	VMOVUPD     Y1, (SP)
+	VMULPD      float64s<>+96(SB), Y1, Y2
+	VSUBPD      Y2, Y4, Y4
+	VMULPD      float64s<>+128(SB), Y1, Y2
+	VSUBPD      Y2, Y4, Y4
+	VMOVUPD     Y4, 256(SP)
+	VMOVUPD     float64s<>+384(SB), Y1
+	VCVTPS2PD   16(CX)(BX*4), Y2
+	VMULPD      Y2, Y2, Y4
+	VMULPD      Y4, Y2, Y4
+	VMULPD      float64s<>+320(SB), Y4, Y4
+	VADDPD      Y4, Y2, Y4
+	VMULPD      float64s<>+352(SB), Y4, Y4
+	VMOVUPD     Y4, 544(SP)
+	VMOVUPD     float64s<>+192(SB), Y2
+	VANDNPD     Y4, Y2, Y5
+	VANDPD      Y4, Y2, Y2
+	VADDPD      Y5, Y5, Y5
+	VMOVUPD     float64s<>+32(SB), Y4
+	VMINPD      Y5, Y4, Y4
+	VMOVUPD     float64s<>+0(SB), Y2
+	VMAXPD      Y4, Y2, Y5
+	VMULPD      float64s<>+64(SB), Y5, Y2
+	VROUNDPD    $0x08, Y2, Y2
+	VMOVUPD     Y2, 32(SP)
+	VMULPD      float64s<>+96(SB), Y2, Y4
+	VSUBPD      Y4, Y5, Y5
+	VMULPD      float64s<>+128(SB), Y2, Y4
+	VSUBPD      Y4, Y5, Y5
+	VMOVUPD     Y5, 288(SP)
+	VMOVUPD     float64s<>+384(SB), Y2
+	VMOVUPD     float64s<>+416(SB), Y4
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y4, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMOVUPD     float64s<>+448(SB), Y4
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y4, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMOVUPD     float64s<>+480(SB), Y4
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y4, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMOVUPD     float64s<>+512(SB), Y4
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y4, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMOVUPD     float64s<>+544(SB), Y4
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y4, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMOVUPD     float64s<>+576(SB), Y4
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y4, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMOVUPD     float64s<>+608(SB), Y4
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y4, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMOVUPD     float64s<>+640(SB), Y4
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y4, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMOVUPD     float64s<>+672(SB), Y4
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y4, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMOVUPD     float64s<>+704(SB), Y4
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y4, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMOVUPD     float64s<>+704(SB), Y4
+	VMULPD      256(SP), Y1, Y1
+	VADDPD      Y4, Y1, Y1
+	VMULPD      288(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMOVUPD     float64s<>+160(SB), Y4
+	VADDPD      (SP), Y4, Y4
+	VPSLLQ      $0x34, Y4, Y4
+	VMULPD      Y4, Y1, Y1
+	VMOVUPD     float64s<>+160(SB), Y4
+	VADDPD      32(SP), Y4, Y4
+	VPSLLQ      $0x34, Y4, Y4
+	VMULPD      Y4, Y2, Y2
+	VMOVUPD     512(SP), Y4
+	VMOVUPD     float64s<>+192(SB), Y6
+	VANDNPD     Y4, Y6, Y7
+	VANDPD      Y4, Y6, Y6
+	VADDPD      float64s<>+704(SB), Y1, Y5
+	VMOVUPD     float64s<>+704(SB), Y8
+	VSUBPD      Y8, Y1, Y1
+	VDIVPD      Y5, Y1, Y1
+	VCMPPD      $0x1e, float64s<>+224(SB), Y7, Y5
+	VBLENDVPD   Y5, Y8, Y1, Y1
+	VORPD       Y6, Y1, Y1
+	VMULPD      Y4, Y4, Y6
+	VMULPD      Y6, Y4, Y6
+	VDIVPD      float64s<>+256(SB), Y6, Y6
+	VSUBPD      Y6, Y4, Y6
+	VCMPPD      $0x11, float64s<>+288(SB), Y7, Y5
+	VBLENDVPD   Y5, Y6, Y1, Y1
+	VMOVUPD     544(SP), Y4
+	VMOVUPD     float64s<>+192(SB), Y6
+	VANDNPD     Y4, Y6, Y7
+	VANDPD      Y4, Y6, Y6
+	VADDPD      float64s<>+704(SB), Y2, Y5
+	VMOVUPD     float64s<>+704(SB), Y8
+	VSUBPD      Y8, Y2, Y2
+	VDIVPD      Y5, Y2, Y2
+	VCMPPD      $0x1e, float64s<>+224(SB), Y7, Y5
+	VBLENDVPD   Y5, Y8, Y2, Y2
+	VORPD       Y6, Y2, Y2
+	VMULPD      Y4, Y4, Y6
+	VMULPD      Y6, Y4, Y6
+	VDIVPD      float64s<>+256(SB), Y6, Y6
+	VSUBPD      Y6, Y4, Y6
+	VCMPPD      $0x11, float64s<>+288(SB), Y7, Y5
+	VBLENDVPD   Y5, Y6, Y2, Y2
+	VCVTPS2PD   (CX)(BX*4), Y4
+	VADDPD      float64s<>+704(SB), Y1, Y1
+	VMULPD      float64s<>+672(SB), Y4, Y4
+	VMULPD      Y1, Y4, Y1
+	VCVTPS2PD   16(CX)(BX*4), Y4
+	VADDPD      float64s<>+704(SB), Y2, Y2
+	VMULPD      float64s<>+672(SB), Y4, Y4
+	VMULPD      Y2, Y4, Y2
+	VCVTPD2PSY  Y1, X3
+	VCVTPD2PSY  Y2, X1
+	VINSERTF128 $0x01, X1, Y3, Y1
 	VCMPPS      $0x03, Y1, Y1, Y2
 	VBLENDVPS   Y2, Y0, Y1, Y1
 	VMOVUPS     Y1, (AX)(BX*4)
 	ADDQ        $0x08, BX
-	CMPQ        BX, DX
-	JLT         geluTanh8_loop
+	SUBQ        $0x08, DX
+	JG          geluTanh8_few
+
+geluTanh8_done:
 	VZEROUPPER
 	RET
 
 // func softCap8(out *float32, x *float32, bound float32, n int)
 // Requires: AVX, AVX2
-TEXT ·softCap8(SB), NOSPLIT, $0-32
+TEXT ·softCap8(SB), $768-32
 	MOVQ         out+0(FP), AX
 	MOVQ         x+8(FP), CX
-	VBROADCASTSS bound+16(FP), Y0
-	VBROADCASTSS storedNaN<>+0(SB), Y1
-	VCVTPS2PD    X0, Y0
+	VBROADCASTSS storedNaN<>+0(SB), Y0
+	VBROADCASTSS bound+16(FP), Y1
+	VCVTPS2PD    X1, Y1
 	MOVQ         n+24(FP), DX
 	XORQ         BX, BX
+	SUBQ         $0x20, DX
+	JL           softCap8_rest
 
-softCap8_loop:
-	VCVTPS2PD   (CX)(BX*4), Y3
-	VDIVPD      Y0, Y3, Y3
-	VMOVUPD     float64s<>+192(SB), Y4
-	VANDNPD     Y3, Y4, Y5
-	VANDPD      Y3, Y4, Y4
-	VADDPD      Y5, Y5, Y6
-	VMOVUPD     float64s<>+32(SB), Y7
-	VMINPD      Y6, Y7, Y7
-	VMOVUPD     float64s<>+0(SB), Y6
-	VMAXPD      Y7, Y6, Y7
-	VMULPD      float64s<>+64(SB), Y7, Y6
-	VROUNDPD    $0x08, Y6, Y6
-	VMULPD      float64s<>+96(SB), Y6, Y8
-	VSUBPD      Y8, Y7, Y7
-	VMULPD      float64s<>+128(SB), Y6, Y8
-	VSUBPD      Y8, Y7, Y7
-	VMOVUPD     float64s<>+384(SB), Y8
-	VMULPD      Y7, Y8, Y8
-	VADDPD      float64s<>+416(SB), Y8, Y8
-	VMULPD      Y7, Y8, Y8
-	VADDPD      float64s<>+448(SB), Y8, Y8
-	VMULPD      Y7, Y8, Y8
-	VADDPD      float64s<>+480(SB), Y8, Y8
-	VMULPD      Y7, Y8, Y8
-	VADDPD      float64s<>+512(SB), Y8, Y8
-	VMULPD      Y7, Y8, Y8
-	VADDPD      float64s<>+544(SB), Y8, Y8
-	VMULPD      Y7, Y8, Y8
-	VADDPD      float64s<>+576(SB), Y8, Y8
-	VMULPD      Y7, Y8, Y8
-	VADDPD      float64s<>+608(SB), Y8, Y8
-	VMULPD      Y7, Y8, Y8
-	VADDPD      float64s<>+640(SB), Y8, Y8
-	VMULPD      Y7, Y8, Y8
-	VADDPD      float64s<>+672(SB), Y8, Y8
-	VMULPD      Y7, Y8, Y8
-	VADDPD      float64s<>+704(SB), Y8, Y8
-	VMULPD      Y7, Y8, Y8
-	VADDPD      float64s<>+704(SB), Y8, Y8
-	VADDPD      float64s<>+160(SB), Y6, Y6
-	VPSLLQ      $0x34, Y6, Y6
-	VMULPD      Y6, Y8, Y8
-	VADDPD      float64s<>+704(SB), Y8, Y6
-	VMOVUPD     float64s<>+704(SB), Y7
-	VSUBPD      Y7, Y8, Y8
-	VDIVPD      Y6, Y8, Y8
-	VCMPPD      $0x1e, float64s<>+224(SB), Y5, Y6
-	VBLENDVPD   Y6, Y7, Y8, Y8
-	VORPD       Y4, Y8, Y8
-	VMULPD      Y3, Y3, Y4
-	VMULPD      Y4, Y3, Y4
-	VDIVPD      float64s<>+256(SB), Y4, Y4
-	VSUBPD      Y4, Y3, Y4
-	VCMPPD      $0x11, float64s<>+288(SB), Y5, Y6
-	VBLENDVPD   Y6, Y4, Y8, Y8
-	VMULPD      Y8, Y0, Y8
-	VCVTPD2PSY  Y8, X2
+softCap8_many:
+	VCVTPS2PD   (CX)(BX*4), Y2
+	VDIVPD      Y1, Y2, Y2
+	VMOVUPD     Y2, 512(SP)
+	VMOVUPD     float64s<>+192(SB), Y3
+	VANDNPD     Y2, Y3, Y4
+	VANDPD      Y2, Y3, Y3
+	VADDPD      Y4, Y4, Y4
+	VMOVUPD     float64s<>+32(SB), Y3
+	VMINPD      Y4, Y3, Y3
+	VMOVUPD     float64s<>+0(SB), Y2
+	VMAXPD      Y3, Y2, Y4
+	VMULPD      float64s<>+64(SB), Y4, Y2
+	VROUNDPD    $0x08, Y2, Y2
+	VMOVUPD     Y2, (SP)
+	VMULPD      float64s<>+96(SB), Y2, Y3
+	VSUBPD      Y3, Y4, Y4
+	VMULPD      float64s<>+128(SB), Y2, Y3
+	VSUBPD      Y3, Y4, Y4
+	VMOVUPD     Y4, 256(SP)
+	VMOVUPD     float64s<>+384(SB), Y2
 	VCVTPS2PD   16(CX)(BX*4), Y3
-	VDIVPD      Y0, Y3, Y3
+	VDIVPD      Y1, Y3, Y3
+	VMOVUPD     Y3, 544(SP)
 	VMOVUPD     float64s<>+192(SB), Y4
-	VANDNPD     Y3, Y4, Y5
+	VANDNPD     Y3, Y4, Y6
 	VANDPD      Y3, Y4, Y4
-	VADDPD      Y5, Y5, Y6
+	VADDPD      Y6, Y6, Y6
+	VMOVUPD     float64s<>+32(SB), Y4
+	VMINPD      Y6, Y4, Y4
+	VMOVUPD     float64s<>+0(SB), Y3
+	VMAXPD      Y4, Y3, Y6
+	VMULPD      float64s<>+64(SB), Y6, Y3
+	VROUNDPD    $0x08, Y3, Y3
+	VMOVUPD     Y3, 32(SP)
+	VMULPD      float64s<>+96(SB), Y3, Y4
+	VSUBPD      Y4, Y6, Y6
+	VMULPD      float64s<>+128(SB), Y3, Y4
+	VSUBPD      Y4, Y6, Y6
+	VMOVUPD     Y6, 288(SP)
+	VMOVUPD     float64s<>+384(SB), Y3
+	VCVTPS2PD   32(CX)(BX*4), Y4
+	VDIVPD      Y1, Y4, Y4
+	VMOVUPD     Y4, 576(SP)
+	VMOVUPD     float64s<>+192(SB), Y6
+	VANDNPD     Y4, Y6, Y7
+	VANDPD      Y4, Y6, Y6
+	VADDPD      Y7, Y7, Y7
+	VMOVUPD     float64s<>+32(SB), Y6
+	VMINPD      Y7, Y6, Y6
+	VMOVUPD     float64s<>+0(SB), Y4
+	VMAXPD      Y6, Y4, Y7
+	VMULPD      float64s<>+64(SB), Y7, Y4
+	VROUNDPD    $0x08, Y4, Y4
+	VMOVUPD     Y4, 64(SP)
+	VMULPD      float64s<>+96(SB), Y4, Y6
+	VSUBPD      Y6, Y7, Y7
+	VMULPD      float64s<>+128(SB), Y4, Y6
+	VSUBPD      Y6, Y7, Y7
+	VMOVUPD     Y7, 320(SP)
+	VMOVUPD     float64s<>+384(SB), Y4
+	VCVTPS2PD   48(CX)(BX*4), Y6
+	VDIVPD      Y1, Y6, Y6
+	VMOVUPD     Y6, 608(SP)
+	VMOVUPD     float64s<>+192(SB), Y7
+	VANDNPD     Y6, Y7, Y8
+	VANDPD      Y6, Y7, Y7
+	VADDPD      Y8, Y8, Y8
 	VMOVUPD     float64s<>+32(SB), Y7
-	VMINPD      Y6, Y7, Y7
+	VMINPD      Y8, Y7, Y7
 	VMOVUPD     float64s<>+0(SB), Y6
-	VMAXPD      Y7, Y6, Y7
-	VMULPD      float64s<>+64(SB), Y7, Y6
+	VMAXPD      Y7, Y6, Y8
+	VMULPD      float64s<>+64(SB), Y8, Y6
 	VROUNDPD    $0x08, Y6, Y6
-	VMULPD      float64s<>+96(SB), Y6, Y8
-	VSUBPD      Y8, Y7, Y7
-	VMULPD      float64s<>+128(SB), Y6, Y8
-	VSUBPD      Y8, Y7, Y7
-	VMOVUPD     float64s<>+384(SB), Y8
-	VMULPD      Y7, Y8, Y8
-	VADDPD      float64s<>+416(SB), Y8, Y8
-	VMULPD      Y7, Y8, Y8
-	VADDPD      float64s<>+448(SB), Y8, Y8
-	VMULPD      Y7, Y8, Y8
-	VADDPD      float64s<>+480(SB), Y8, Y8
-	VMULPD      Y7, Y8, Y8
-	VADDPD      float64s<>+512(SB), Y8, Y8
-	VMULPD      Y7, Y8, Y8
-	VADDPD      float64s<>+544(SB), Y8, Y8
-	VMULPD      Y7, Y8, Y8
-	VADDPD      float64s<>+576(SB), Y8, Y8
-	VMULPD      Y7, Y8, Y8
-	VADDPD      float64s<>+608(SB), Y8, Y8
-	VMULPD      Y7, Y8, Y8
-	VADDPD      float64s<>+640(SB), Y8, Y8
-	VMULPD      Y7, Y8, Y8
-	VADDPD      float64s<>+672(SB), Y8, Y8
-	VMULPD      Y7, Y8, Y8
-	VADDPD      float64s<>+704(SB), Y8, Y8
-	VMULPD      Y7, Y8, Y8
-	VADDPD      float64s<>+704(SB), Y8, Y8
-	VADDPD      float64s<>+160(SB), Y6, Y6
-	VPSLLQ      $0x34, Y6, Y6
-	VMULPD      Y6, Y8, Y8
-	VADDPD      float64s<>+704(SB), Y8, Y6
-	VMOVUPD     float64s<>+704(SB), Y7
+	VMOVUPD     Y6, 96(SP)
+	VMULPD      float64s<>+96(SB), Y6, Y7
 	VSUBPD      Y7, Y8, Y8
-	VDIVPD      Y6, Y8, Y8
-	VCMPPD      $0x1e, float64s<>+224(SB), Y5, Y6
-	VBLENDVPD   Y6, Y7, Y8, Y8
-	VORPD       Y4, Y8, Y8
-	VMULPD      Y3, Y3, Y4
-	VMULPD      Y4, Y3, Y4
-	VDIVPD      float64s<>+256(SB), Y4, Y4
-	VSUBPD      Y4, Y3, Y4
-	VCMPPD      $0x11, float64s<>+288(SB), Y5, Y6
-	VBLENDVPD   Y6, Y4, Y8, Y8
-	VMULPD      Y8, Y0, Y8
-	VCVTPD2PSY  Y8, X3
-	VINSERTF128 $0x01, X3, Y2, Y3
-	VCMPPS      $0x03, Y3, Y3, Y4
-	VBLENDVPS   Y4, Y1, Y3, Y3
-	VMOVUPS     Y3, (AX)(BX*4)
+	VMULPD      float64s<>+128(SB), Y6, Y7
+	VSUBPD      Y7, Y8, Y8
+	VMOVUPD     Y8, 352(SP)
+	VMOVUPD     float64s<>+384(SB), Y6
+	VCVTPS2PD   64(CX)(BX*4), Y7
+	VDIVPD      Y1, Y7, Y7
+	VMOVUPD     Y7, 640(SP)
+	VMOVUPD     float64s<>+192(SB), Y8
+	VANDNPD     Y7, Y8, Y9
+	VANDPD      Y7, Y8, Y8
+	VADDPD      Y9, Y9, Y9
+	VMOVUPD     float64s<>+32(SB), Y8
+	VMINPD      Y9, Y8, Y8
+	VMOVUPD     float64s<>+0(SB), Y7
+	VMAXPD      Y8, Y7, Y9
+	VMULPD      float64s<>+64(SB), Y9, Y7
+	VROUNDPD    $0x08, Y7, Y7
+	VMOVUPD     Y7, 128(SP)
+	VMULPD      float64s<>+96(SB), Y7, Y8
+	VSUBPD      Y8, Y9, Y9
+	VMULPD      float64s<>+128(SB), Y7, Y8
+	VSUBPD      Y8, Y9, Y9
+	VMOVUPD     Y9, 384(SP)
+	VMOVUPD     float64s<>+384(SB), Y7
+	VCVTPS2PD   80(CX)(BX*4), Y8
+	VDIVPD      Y1, Y8, Y8
+	VMOVUPD     Y8, 672(SP)
+	VMOVUPD     float64s<>+192(SB), Y9
+	VANDNPD     Y8, Y9, Y10
+	VANDPD      Y8, Y9, Y9
+	VADDPD      Y10, Y10, Y10
+	VMOVUPD     float64s<>+32(SB), Y9
+	VMINPD      Y10, Y9, Y9
+	VMOVUPD     float64s<>+0(SB), Y8
+	VMAXPD      Y9, Y8, Y10
+	VMULPD      float64s<>+64(SB), Y10, Y8
+	VROUNDPD    $0x08, Y8, Y8
+	VMOVUPD     Y8, 160(SP)
+	VMULPD      float64s<>+96(SB), Y8, Y9
+	VSUBPD      Y9, Y10, Y10
+	VMULPD      float64s<>+128(SB), Y8, Y9
+	VSUBPD      Y9, Y10, Y10
+	VMOVUPD     Y10, 416(SP)
+	VMOVUPD     float64s<>+384(SB), Y8
+	VCVTPS2PD   96(CX)(BX*4), Y9
+	VDIVPD      Y1, Y9, Y9
+	VMOVUPD     Y9, 704(SP)
+	VMOVUPD     float64s<>+192(SB), Y10
+	VANDNPD     Y9, Y10, Y11
+	VANDPD      Y9, Y10, Y10
+	VADDPD      Y11, Y11, Y11
+	VMOVUPD     float64s<>+32(SB), Y10
+	VMINPD      Y11, Y10, Y10
+	VMOVUPD     float64s<>+0(SB), Y9
+	VMAXPD      Y10, Y9, Y11
+	VMULPD      float64s<>+64(SB), Y11, Y9
+	VROUNDPD    $0x08, Y9, Y9
+	VMOVUPD     Y9, 192(SP)
+	VMULPD      float64s<>+96(SB), Y9, Y10
+	VSUBPD      Y10, Y11, Y11
+	VMULPD      float64s<>+128(SB), Y9, Y10
+	VSUBPD      Y10, Y11, Y11
+	VMOVUPD     Y11, 448(SP)
+	VMOVUPD     float64s<>+384(SB), Y9
+	VCVTPS2PD   112(CX)(BX*4), Y10
+	VDIVPD      Y1, Y10, Y10
+	VMOVUPD     Y10, 736(SP)
+	VMOVUPD     float64s<>+192(SB), Y11
+	VANDNPD     Y10, Y11, Y12
+	VANDPD      Y10, Y11, Y11
+	VADDPD      Y12, Y12, Y12
+	VMOVUPD     float64s<>+32(SB), Y11
+	VMINPD      Y12, Y11, Y11
+	VMOVUPD     float64s<>+0(SB), Y10
+	VMAXPD      Y11, Y10, Y12
+	VMULPD      float64s<>+64(SB), Y12, Y10
+	VROUNDPD    $0x08, Y10, Y10
+	VMOVUPD     Y10, 224(SP)
+	VMULPD      float64s<>+96(SB), Y10, Y11
+	VSUBPD      Y11, Y12, Y12
+	VMULPD      float64s<>+128(SB), Y10, Y11
+	VSUBPD      Y11, Y12, Y12
+	VMOVUPD     Y12, 480(SP)
+	VMOVUPD     float64s<>+384(SB), Y10
+	VMOVUPD     float64s<>+416(SB), Y11
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y11, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y11, Y3, Y3
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y11, Y4, Y4
+	VMULPD      352(SP), Y6, Y6
+	VADDPD      Y11, Y6, Y6
+	VMULPD      384(SP), Y7, Y7
+	VADDPD      Y11, Y7, Y7
+	VMULPD      416(SP), Y8, Y8
+	VADDPD      Y11, Y8, Y8
+	VMULPD      448(SP), Y9, Y9
+	VADDPD      Y11, Y9, Y9
+	VMULPD      480(SP), Y10, Y10
+	VADDPD      Y11, Y10, Y10
+	VMOVUPD     float64s<>+448(SB), Y11
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y11, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y11, Y3, Y3
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y11, Y4, Y4
+	VMULPD      352(SP), Y6, Y6
+	VADDPD      Y11, Y6, Y6
+	VMULPD      384(SP), Y7, Y7
+	VADDPD      Y11, Y7, Y7
+	VMULPD      416(SP), Y8, Y8
+	VADDPD      Y11, Y8, Y8
+	VMULPD      448(SP), Y9, Y9
+	VADDPD      Y11, Y9, Y9
+	VMULPD      480(SP), Y10, Y10
+	VADDPD      Y11, Y10, Y10
+	VMOVUPD     float64s<>+480(SB), Y11
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y11, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y11, Y3, Y3
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y11, Y4, Y4
+	VMULPD      352(SP), Y6, Y6
+	VADDPD      Y11, Y6, Y6
+	VMULPD      384(SP), Y7, Y7
+	VADDPD      Y11, Y7, Y7
+	VMULPD      416(SP), Y8, Y8
+	VADDPD      Y11, Y8, Y8
+	VMULPD      448(SP), Y9, Y9
+	VADDPD      Y11, Y9, Y9
+	VMULPD      480(SP), Y10, Y10
+	VADDPD      Y11, Y10, Y10
+	VMOVUPD     float64s<>+512(SB), Y11
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y11, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y11, Y3, Y3
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y11, Y4, Y4
+	VMULPD      352(SP), Y6, Y6
+	VADDPD      Y11, Y6, Y6
+	VMULPD      384(SP), Y7, Y7
+	VADDPD      Y11, Y7, Y7
+	VMULPD      416(SP), Y8, Y8
+	VADDPD      Y11, Y8, Y8
+	VMULPD      448(SP), Y9, Y9
+	VADDPD      Y11, Y9, Y9
+	VMULPD      480(SP), Y10, Y10
+	VADDPD      Y11, Y10, Y10
+	VMOVUPD     float64s<>+544(SB), Y11
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y11, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y11, Y3, Y3
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y11, Y4, Y4
+	VMULPD      352(SP), Y6, Y6
+	VADDPD      Y11, Y6, Y6
+	VMULPD      384(SP), Y7, Y7
+	VADDPD      Y11, Y7, Y7
+	VMULPD      416(SP), Y8, Y8
+	VADDPD      Y11, Y8, Y8
+	VMULPD      448(SP), Y9, Y9
+	VADDPD      Y11, Y9, Y9
+	VMULPD      480(SP), Y10, Y10
+	VADDPD      Y11, Y10, Y10
+	VMOVUPD     float64s<>+576(SB), Y11
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y11, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y11, Y3, Y3
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y11, Y4, Y4
+	VMULPD      352(SP), Y6, Y6
+	VADDPD      Y11, Y6, Y6
+	VMULPD      384(SP), Y7, Y7
+	VADDPD      Y11, Y7, Y7
+	VMULPD      416(SP), Y8, Y8
+	VADDPD      Y11, Y8, Y8
+	VMULPD      448(SP), Y9, Y9
+	VADDPD      Y11, Y9, Y9
+	VMULPD      480(SP), Y10, Y10
+	VADDPD      Y11, Y10, Y10
+	VMOVUPD     float64s<>+608(SB), Y11
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y11, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y11, Y3, Y3
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y11, Y4, Y4
+	VMULPD      352(SP), Y6, Y6
+	VADDPD      Y11, Y6, Y6
+	VMULPD      384(SP), Y7, Y7
+	VADDPD      Y11, Y7, Y7
+	VMULPD      416(SP), Y8, Y8
+	VADDPD      Y11, Y8, Y8
+	VMULPD      448(SP), Y9, Y9
+	VADDPD      Y11, Y9, Y9
+	VMULPD      480(SP), Y10, Y10
+	VADDPD      Y11, Y10, Y10
+	VMOVUPD     float64s<>+640(SB), Y11
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y11, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y11, Y3, Y3
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y11, Y4, Y4
+	VMULPD      352(SP), Y6, Y6
+	VADDPD      Y11, Y6, Y6
+	VMULPD      384(SP), Y7, Y7
+	VADDPD      Y11, Y7, Y7
+	VMULPD      416(SP), Y8, Y8
+	VADDPD      Y11, Y8, Y8
+	VMULPD      448(SP), Y9, Y9
+	VADDPD      Y11, Y9, Y9
+	VMULPD      480(SP), Y10, Y10
+	VADDPD      Y11, Y10, Y10
+	VMOVUPD     float64s<>+672(SB), Y11
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y11, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y11, Y3, Y3
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y11, Y4, Y4
+	VMULPD      352(SP), Y6, Y6
+	VADDPD      Y11, Y6, Y6
+	VMULPD      384(SP), Y7, Y7
+	VADDPD      Y11, Y7, Y7
+	VMULPD      416(SP), Y8, Y8
+	VADDPD      Y11, Y8, Y8
+	VMULPD      448(SP), Y9, Y9
+	VADDPD      Y11, Y9, Y9
+	VMULPD      480(SP), Y10, Y10
+	VADDPD      Y11, Y10, Y10
+	VMOVUPD     float64s<>+704(SB), Y11
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y11, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y11, Y3, Y3
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y11, Y4, Y4
+	VMULPD      352(SP), Y6, Y6
+	VADDPD      Y11, Y6, Y6
+	VMULPD      384(SP), Y7, Y7
+	VADDPD      Y11, Y7, Y7
+	VMULPD      416(SP), Y8, Y8
+	VADDPD      Y11, Y8, Y8
+	VMULPD      448(SP), Y9, Y9
+	VADDPD      Y11, Y9, Y9
+	VMULPD      480(SP), Y10, Y10
+	VADDPD      Y11, Y10, Y10
+	VMOVUPD     float64s<>+704(SB), Y11
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y11, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y11, Y3, Y3
+	VMULPD      320(SP), Y4, Y4
+	VADDPD      Y11, Y4, Y4
+	VMULPD      352(SP), Y6, Y6
+	VADDPD      Y11, Y6, Y6
+	VMULPD      384(SP), Y7, Y7
+	VADDPD      Y11, Y7, Y7
+	VMULPD      416(SP), Y8, Y8
+	VADDPD      Y11, Y8, Y8
+	VMULPD      448(SP), Y9, Y9
+	VADDPD      Y11, Y9, Y9
+	VMULPD      480(SP), Y10, Y10
+	VADDPD      Y11, Y10, Y10
+	VMOVUPD     float64s<>+160(SB), Y11
+	VADDPD      (SP), Y11, Y11
+	VPSLLQ      $0x34, Y11, Y11
+	VMULPD      Y11, Y2, Y2
+	VMOVUPD     float64s<>+160(SB), Y11
+	VADDPD      32(SP), Y11, Y11
+	VPSLLQ      $0x34, Y11, Y11
+	VMULPD      Y11, Y3, Y3
+	VMOVUPD     float64s<>+160(SB), Y11
+	VADDPD      64(SP), Y11, Y11
+	VPSLLQ      $0x34, Y11, Y11
+	VMULPD      Y11, Y4, Y4
+	VMOVUPD     float64s<>+160(SB), Y11
+	VADDPD      96(SP), Y11, Y11
+	VPSLLQ      $0x34, Y11, Y11
+	VMULPD      Y11, Y6, Y6
+	VMOVUPD     float64s<>+160(SB), Y11
+	VADDPD      128(SP), Y11, Y11
+	VPSLLQ      $0x34, Y11, Y11
+	VMULPD      Y11, Y7, Y7
+	VMOVUPD     float64s<>+160(SB), Y11
+	VADDPD      160(SP), Y11, Y11
+	VPSLLQ      $0x34, Y11, Y11
+	VMULPD      Y11, Y8, Y8
+	VMOVUPD     float64s<>+160(SB), Y11
+	VADDPD      192(SP), Y11, Y11
+	VPSLLQ      $0x34, Y11, Y11
+	VMULPD      Y11, Y9, Y9
+	VMOVUPD     float64s<>+160(SB), Y11
+	VADDPD      224(SP), Y11, Y11
+	VPSLLQ      $0x34, Y11, Y11
+	VMULPD      Y11, Y10, Y10
+	VMOVUPD     512(SP), Y11
+	VMOVUPD     float64s<>+192(SB), Y13
+	VANDNPD     Y11, Y13, Y14
+	VANDPD      Y11, Y13, Y13
+	VADDPD      float64s<>+704(SB), Y2, Y12
+	VMOVUPD     float64s<>+704(SB), Y15
+	VSUBPD      Y15, Y2, Y2
+	VDIVPD      Y12, Y2, Y2
+	VCMPPD      $0x1e, float64s<>+224(SB), Y14, Y12
+	VBLENDVPD   Y12, Y15, Y2, Y2
+	VORPD       Y13, Y2, Y2
+	VMULPD      Y11, Y11, Y13
+	VMULPD      Y13, Y11, Y13
+	VDIVPD      float64s<>+256(SB), Y13, Y13
+	VSUBPD      Y13, Y11, Y13
+	VCMPPD      $0x11, float64s<>+288(SB), Y14, Y12
+	VBLENDVPD   Y12, Y13, Y2, Y2
+	VMOVUPD     544(SP), Y11
+	VMOVUPD     float64s<>+192(SB), Y13
+	VANDNPD     Y11, Y13, Y14
+	VANDPD      Y11, Y13, Y13
+	VADDPD      float64s<>+704(SB), Y3, Y12
+	VMOVUPD     float64s<>+704(SB), Y15
+	VSUBPD      Y15, Y3, Y3
+	VDIVPD      Y12, Y3, Y3
+	VCMPPD      $0x1e, float64s<>+224(SB), Y14, Y12
+	VBLENDVPD   Y12, Y15, Y3, Y3
+	VORPD       Y13, Y3, Y3
+	VMULPD      Y11, Y11, Y13
+	VMULPD      Y13, Y11, Y13
+	VDIVPD      float64s<>+256(SB), Y13, Y13
+	VSUBPD      Y13, Y11, Y13
+	VCMPPD      $0x11, float64s<>+288(SB), Y14, Y12
+	VBLENDVPD   Y12, Y13, Y3, Y3
+	VMOVUPD     576(SP), Y11
+	VMOVUPD     float64s<>+192(SB), Y13
+	VANDNPD     Y11, Y13, Y14
+	VANDPD      Y11, Y13, Y13
+	VADDPD      float64s<>+704(SB), Y4, Y12
+	VMOVUPD     float64s<>+704(SB), Y15
+	VSUBPD      Y15, Y4, Y4
+	VDIVPD      Y12, Y4, Y4
+	VCMPPD      $0x1e, float64s<>+224(SB), Y14, Y12
+	VBLENDVPD   Y12, Y15, Y4, Y4
+	VORPD       Y13, Y4, Y4
+	VMULPD      Y11, Y11, Y13
+	VMULPD      Y13, Y11, Y13
+	VDIVPD      float64s<>+256(SB), Y13, Y13
+	VSUBPD      Y13, Y11, Y13
+	VCMPPD      $0x11, float64s<>+288(SB), Y14, Y12
+	VBLENDVPD   Y12, Y13, Y4, Y4
+	VMOVUPD     608(SP), Y11
+	VMOVUPD     float64s<>+192(SB), Y13
+	VANDNPD     Y11, Y13, Y14
+	VANDPD      Y11, Y13, Y13
+	VADDPD      float64s<>+704(SB), Y6, Y12
+	VMOVUPD     float64s<>+704(SB), Y15
+	VSUBPD      Y15, Y6, Y6
+	VDIVPD      Y12, Y6, Y6
+	VCMPPD      $0x1e, float64s<>+224(SB), Y14, Y12
+	VBLENDVPD   Y12, Y15, Y6, Y6
+	VORPD       Y13, Y6, Y6
+	VMULPD      Y11, Y11, Y13
+	VMULPD      Y13, Y11, Y13
+	VDIVPD      float64s<>+256(SB), Y13, Y13
+	VSUBPD      Y13, Y11, Y13
+	VCMPPD      $0x11, float64s<>+288(SB), Y14, Y12
+	VBLENDVPD   Y12, Y13, Y6, Y6
+	VMOVUPD     640(SP), Y11
+	VMOVUPD     float64s<>+192(SB), Y13
+	VANDNPD     Y11, Y13, Y14
+	VANDPD      Y11, Y13, Y13
+	VADDPD      float64s<>+704(SB), Y7, Y12
+	VMOVUPD     float64s<>+704(SB), Y15
+	VSUBPD      Y15, Y7, Y7
+	VDIVPD      Y12, Y7, Y7
+	VCMPPD      $0x1e, float64s<>+224(SB), Y14, Y12
+	VBLENDVPD   Y12, Y15, Y7, Y7
+	VORPD       Y13, Y7, Y7
+	VMULPD      Y11, Y11, Y13
+	VMULPD      Y13, Y11, Y13
+	VDIVPD      float64s<>+256(SB), Y13, Y13
+	VSUBPD      Y13, Y11, Y13
+	VCMPPD      $0x11, float64s<>+288(SB), Y14, Y12
+	VBLENDVPD   Y12, Y13, Y7, Y7
+	VMOVUPD     672(SP), Y11
+	VMOVUPD     float64s<>+192(SB), Y13
+	VANDNPD     Y11, Y13, Y14
+	VANDPD      Y11, Y13, Y13
+	VADDPD      float64s<>+704(SB), Y8, Y12
+	VMOVUPD     float64s<>+704(SB), Y15
+	VSUBPD      Y15, Y8, Y8
+	VDIVPD      Y12, Y8, Y8
+	VCMPPD      $0x1e, float64s<>+224(SB), Y14, Y12
+	VBLENDVPD   Y12, Y15, Y8, Y8
+	VORPD       Y13, Y8, Y8
+	VMULPD      Y11, Y11, Y13
+	VMULPD      Y13, Y11, Y13
+	VDIVPD      float64s<>+256(SB), Y13, Y13
+	VSUBPD      Y13, Y11, Y13
+	VCMPPD      $0x11, float64s<>+288(SB), Y14, Y12
+	VBLENDVPD   Y12, Y13, Y8, Y8
+	VMOVUPD     704(SP), Y11
+	VMOVUPD     float64s<>+192(SB), Y13
+	VANDNPD     Y11, Y13, Y14
+	VANDPD      Y11, Y13, Y13
+	VADDPD      float64s<>+704(SB), Y9, Y12
+	VMOVUPD     float64s<>+704(SB), Y15
+	VSUBPD      Y15, Y9, Y9
+	VDIVPD      Y12, Y9, Y9
+	VCMPPD      $0x1e, float64s<>+224(SB), Y14, Y12
+	VBLENDVPD   Y12, Y15, Y9, Y9
+	VORPD       Y13, Y9, Y9
+	VMULPD      Y11, Y11, Y13
+	VMULPD      Y13, Y11, Y13
+	VDIVPD      float64s<>+256(SB), Y13, Y13
+	VSUBPD      Y13, Y11, Y13
+	VCMPPD      $0x11, float64s<>+288(SB), Y14, Y12
+	VBLENDVPD   Y12, Y13, Y9, Y9
+	VMOVUPD     736(SP), Y11
+	VMOVUPD     float64s<>+192(SB), Y13
+	VANDNPD     Y11, Y13, Y14
+	VANDPD      Y11, Y13, Y13
+	VADDPD      float64s<>+704(SB), Y10, Y12
+	VMOVUPD     float64s<>+704(SB), Y15
+	VSUBPD      Y15, Y10, Y10
+	VDIVPD      Y12, Y10, Y10
+	VCMPPD      $0x1e, float64s<>+224(SB), Y14, Y12
+	VBLENDVPD   Y12, Y15, Y10, Y10
+	VORPD       Y13, Y10, Y10
+	VMULPD      Y11, Y11, Y13
+	VMULPD      Y13, Y11, Y13
+	VDIVPD      float64s<>+256(SB), Y13, Y13
+	VSUBPD      Y13, Y11, Y13
+	VCMPPD      $0x11, float64s<>+288(SB), Y14, Y12
+	VBLENDVPD   Y12, Y13, Y10, Y10
+	VMULPD      Y2, Y1, Y2
+	VMULPD      Y3, Y1, Y3
+	VMULPD      Y4, Y1, Y4
+	VMULPD      Y6, Y1, Y6
+	VMULPD      Y7, Y1, Y7
+	VMULPD      Y8, Y1, Y8
+	VMULPD      Y9, Y1, Y9
+	VMULPD      Y10, Y1, Y10
+	VCVTPD2PSY  Y2, X5
+	VCVTPD2PSY  Y3, X2
+	VINSERTF128 $0x01, X2, Y5, Y2
+	VCMPPS      $0x03, Y2, Y2, Y3
+	VBLENDVPS   Y3, Y0, Y2, Y2
+	VMOVUPS     Y2, (AX)(BX*4)
+	VCVTPD2PSY  Y4, X5
+	VCVTPD2PSY  Y6, X2
+	VINSERTF128 $0x01, X2, Y5, Y2
+	VCMPPS      $0x03, Y2, Y2, Y3
+	VBLENDVPS   Y3, Y0, Y2, Y2
+	VMOVUPS     Y2, 32(AX)(BX*4)
+	VCVTPD2PSY  Y7, X5
+	VCVTPD2PSY  Y8, X2
+	VINSERTF128 $0x01, X2, Y5, Y2
+	VCMPPS      $0x03, Y2, Y2, Y3
+	VBLENDVPS   Y3, Y0, Y2, Y2
+	VMOVUPS     Y2, 64(AX)(BX*4)
+	VCVTPD2PSY  Y9, X5
+	VCVTPD2PSY  Y10, X2
+	VINSERTF128 $0x01, X2, Y5, Y2
+	VCMPPS      $0x03, Y2, Y2, Y3
+	VBLENDVPS   Y3, Y0, Y2, Y2
+	VMOVUPS     Y2, 96(AX)(BX*4)
+	ADDQ        $0x20, BX
+	SUBQ        $0x20, DX
+	JGE         softCap8_many
+
+softCap8_rest:
+	ADDQ $0x20, DX
+	JE   softCap8_done
+
+softCap8_few:
+	VCVTPS2PD   (CX)(BX*4), Y2
+	VDIVPD      Y1, Y2, Y2
+	VMOVUPD     Y2, 512(SP)
+	VMOVUPD     float64s<>+192(SB), Y3
+	VANDNPD     Y2, Y3, Y4
+	VANDPD      Y2, Y3, Y3
+	VADDPD      Y4, Y4, Y4
+	VMOVUPD     float64s<>+32(SB), Y3
+	VMINPD      Y4, Y3, Y3
+	VMOVUPD     float64s<>+0(SB), Y2
+	VMAXPD      Y3, Y2, Y4
+	VMULPD      float64s<>+64(SB), Y4, Y2
+	VROUNDPD    $0x08, Y2, Y2
+	VMOVUPD     Y2, (SP)
+	VMULPD      float64s<>+96(SB), Y2, Y3
+	VSUBPD      Y3, Y4, Y4
+	VMULPD      float64s<>+128(SB), Y2, Y3
+	VSUBPD      Y3, Y4, Y4
+	VMOVUPD     Y4, 256(SP)
+	VMOVUPD     float64s<>+384(SB), Y2
+	VCVTPS2PD   16(CX)(BX*4), Y3
+	VDIVPD      Y1, Y3, Y3
+	VMOVUPD     Y3, 544(SP)
+	VMOVUPD     float64s<>+192(SB), Y4
+	VANDNPD     Y3, Y4, Y6
+	VANDPD      Y3, Y4, Y4
+	VADDPD      Y6, Y6, Y6
+	VMOVUPD     float64s<>+32(SB), Y4
+	VMINPD      Y6, Y4, Y4
+	VMOVUPD     float64s<>+0(SB), Y3
+	VMAXPD      Y4, Y3, Y6
+	VMULPD      float64s<>+64(SB), Y6, Y3
+	VROUNDPD    $0x08, Y3, Y3
+	VMOVUPD     Y3, 32(SP)
+	VMULPD      float64s<>+96(SB), Y3, Y4
+	VSUBPD      Y4, Y6, Y6
+	VMULPD      float64s<>+128(SB), Y3, Y4
+	VSUBPD      Y4, Y6, Y6
+	VMOVUPD     Y6, 288(SP)
+	VMOVUPD     float64s<>+384(SB), Y3
+	VMOVUPD     float64s<>+416(SB), Y4
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y4, Y3, Y3
+	VMOVUPD     float64s<>+448(SB), Y4
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y4, Y3, Y3
+	VMOVUPD     float64s<>+480(SB), Y4
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y4, Y3, Y3
+	VMOVUPD     float64s<>+512(SB), Y4
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y4, Y3, Y3
+	VMOVUPD     float64s<>+544(SB), Y4
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y4, Y3, Y3
+	VMOVUPD     float64s<>+576(SB), Y4
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y4, Y3, Y3
+	VMOVUPD     float64s<>+608(SB), Y4
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y4, Y3, Y3
+	VMOVUPD     float64s<>+640(SB), Y4
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y4, Y3, Y3
+	VMOVUPD     float64s<>+672(SB), Y4
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y4, Y3, Y3
+	VMOVUPD     float64s<>+704(SB), Y4
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y4, Y3, Y3
+	VMOVUPD     float64s<>+704(SB), Y4
+	VMULPD      256(SP), Y2, Y2
+	VADDPD      Y4, Y2, Y2
+	VMULPD      288(SP), Y3, Y3
+	VADDPD      Y4, Y3, Y3
+	VMOVUPD     float64s<>+160(SB), Y4
+	VADDPD      (SP), Y4, Y4
+	VPSLLQ      $0x34, Y4, Y4
+	VMULPD      Y4, Y2, Y2
+	VMOVUPD     float64s<>+160(SB), Y4
+	VADDPD      32(SP), Y4, Y4
+	VPSLLQ      $0x34, Y4, Y4
+	VMULPD      Y4, Y3, Y3
+	VMOVUPD     512(SP), Y4
+	VMOVUPD     float64s<>+192(SB), Y7
+	VANDNPD     Y4, Y7, Y8
+	VANDPD      Y4, Y7, Y7
+	VADDPD      float64s<>+704(SB), Y2, Y6
+	VMOVUPD     float64s<>+704(SB), Y9
+	VSUBPD      Y9, Y2, Y2
+	VDIVPD      Y6, Y2, Y2
+	VCMPPD      $0x1e, float64s<>+224(SB), Y8, Y6
+	VBLENDVPD   Y6, Y9, Y2, Y2
+	VORPD       Y7, Y2, Y2
+	VMULPD      Y4, Y4, Y7
+	VMULPD      Y7, Y4, Y7
+	VDIVPD      float64s<>+256(SB), Y7, Y7
+	VSUBPD      Y7, Y4, Y7
+	VCMPPD      $0x11, float64s<>+288(SB), Y8, Y6
+	VBLENDVPD   Y6, Y7, Y2, Y2
+	VMOVUPD     544(SP), Y4
+	VMOVUPD     float64s<>+192(SB), Y7
+	VANDNPD     Y4, Y7, Y8
+	VANDPD      Y4, Y7, Y7
+	VADDPD      float64s<>+704(SB), Y3, Y6
+	VMOVUPD     float64s<>+704(SB), Y9
+	VSUBPD      Y9, Y3, Y3
+	VDIVPD      Y6, Y3, Y3
+	VCMPPD      $0x1e, float64s<>+224(SB), Y8, Y6
+	VBLENDVPD   Y6, Y9, Y3, Y3
+	VORPD       Y7, Y3, Y3
+	VMULPD      Y4, Y4, Y7
+	VMULPD      Y7, Y4, Y7
+	VDIVPD      float64s<>+256(SB), Y7, Y7
+	VSUBPD      Y7, Y4, Y7
+	VCMPPD      $0x11, float64s<>+288(SB), Y8, Y6
+	VBLENDVPD   Y6, Y7, Y3, Y3
+	VMULPD      Y2, Y1, Y2
+	VMULPD      Y3, Y1, Y3
+	VCVTPD2PSY  Y2, X5
+	VCVTPD2PSY  Y3, X2
+	VINSERTF128 $0x01, X2, Y5, Y2
+	VCMPPS      $0x03, Y2, Y2, Y3
+	VBLENDVPS   Y3, Y0, Y2, Y2
+	VMOVUPS     Y2, (AX)(BX*4)
 	ADDQ        $0x08, BX
-	CMPQ        BX, DX
-	JLT         softCap8_loop
+	SUBQ        $0x08, DX
+	JG          softCap8_few
+
+softCap8_done:
 	VZEROUPPER
 	RET
 

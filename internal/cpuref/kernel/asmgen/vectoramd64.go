@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"math"
 
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
@@ -222,11 +221,13 @@ func theNaN() VecVirtual {
 }
 
 // store puts v, with theNaN for any other.
-func store(v VecVirtual, p, i Register, nan VecVirtual) {
+func store(v VecVirtual, p, i Register, nan VecVirtual) { storeTo(at(p, i, 4, 0), v, nan) }
+
+func storeTo(to Mem, v, nan VecVirtual) {
 	odd := ymm()
 	VCMPPS(Imm(3), v, v, odd) // unordered
 	VBLENDVPS(odd, nan, v, v)
-	VMOVUPS(v, at(p, i, 4, 0))
+	VMOVUPS(v, to)
 }
 
 func elementwise() {
@@ -310,184 +311,6 @@ func largest() {
 	})
 	VORPS(odd, most, most) // all bits set are a NaN
 	VMOVUPS(most, Mem{Base: pointer("lanes")})
-	end()
-}
-
-var constants = map[float64]Mem{}
-
-// constant is a float64 in four lanes of memory.
-func constant(v float64) Mem {
-	m, known := constants[v]
-	if !known {
-		panic(fmt.Sprintf("constant %v is not declared", v))
-	}
-	return m
-}
-
-// declare lays out the constants of exp and of those who call it.
-func declare(values ...float64) {
-	m := GLOBL("float64s", RODATA|NOPTR)
-	for i, v := range values {
-		for l := range 4 {
-			DATA(32*i+8*l, U64(math.Float64bits(v))) // avo would write 22 as an integer
-		}
-		constants[v] = m.Offset(32 * i)
-	}
-}
-
-const (
-	log2E = math.Log2E
-	ln2Hi = 0x1.62e42feep-1
-	ln2Lo = 0x1.a39ef35793c76p-33
-	// Beyond these, e^x and the float32 made of it are what they are here: 0, or 1 when 1 is added; and infinite.
-	lowest, highest = -708, 710
-	// Adding it puts k+1023, an exponent's bits, at the bottom of the sum's.
-	exponent = 3<<51 + 1023
-	gelu3    = 0.044715
-	geluRoot = math.Sqrt2 / math.SqrtPi
-)
-
-var expSeries = []float64{1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040, 1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1, 1}
-
-// exp is num.Exp of four float64, operation by operation.
-func exp(x VecVirtual) VecVirtual {
-	bounded, low, k, r, t, p := ymm(), ymm(), ymm(), ymm(), ymm(), ymm()
-	VMOVUPD(constant(highest), bounded)
-	VMINPD(x, bounded, bounded) // a NaN in x comes through
-	VMOVUPD(constant(lowest), low)
-	VMAXPD(bounded, low, bounded)
-	VMULPD(constant(log2E), bounded, k)
-	VROUNDPD(Imm(8), k, k) // to nearest even
-	VMULPD(constant(ln2Hi), k, t)
-	VSUBPD(t, bounded, r)
-	VMULPD(constant(ln2Lo), k, t)
-	VSUBPD(t, r, r)
-	VMOVUPD(constant(expSeries[0]), p)
-	for _, c := range expSeries[1:] {
-		VMULPD(r, p, p)
-		VADDPD(constant(c), p, p)
-	}
-	VADDPD(constant(exponent), k, k)
-	VPSLLQ(Imm(52), k, k)
-	VMULPD(k, p, p)
-	return p
-}
-
-// signOf gives the sign bits of v, and v without them.
-func signOf(v VecVirtual) (sign, magnitude VecVirtual) {
-	sign, magnitude = ymm(), ymm()
-	VMOVUPD(constant(math.Copysign(0, -1)), sign)
-	VANDNPD(v, sign, magnitude)
-	VANDPD(v, sign, sign)
-	return sign, magnitude
-}
-
-// tanh is num.Tanh of four float64.
-func tanh(x VecVirtual) VecVirtual {
-	sign, a := signOf(x)
-	twice, up := ymm(), ymm()
-	VADDPD(a, a, twice)
-	e := exp(twice)
-	VADDPD(constant(1), e, up)
-	one := ymm()
-	VMOVUPD(constant(1), one)
-	VSUBPD(one, e, e)
-	VDIVPD(up, e, e)
-	// 1 beyond 22.
-	which := ymm()
-	VCMPPD(Imm(0x1e), constant(22), a, which) // greater than
-	VBLENDVPD(which, one, e, e)
-	VORPD(sign, e, e)
-	// x - x³/3 below 1e-4.
-	small := ymm()
-	VMULPD(x, x, small)
-	VMULPD(small, x, small)
-	VDIVPD(constant(3), small, small)
-	VSUBPD(small, x, small)
-	VCMPPD(Imm(0x11), constant(1e-4), a, which) // less than
-	VBLENDVPD(which, small, e, e)
-	return e
-}
-
-// eachFour computes f of eight float32, as twice four float64.
-func eachFour(x, i Register, f func(x VecVirtual) VecVirtual) VecVirtual {
-	var half [2]VecVirtual
-	for h := range half {
-		wide := ymm()
-		VCVTPS2PD(at(x, i, 4, 4*h), wide)
-		y := f(wide)
-		half[h] = XMM()
-		VCVTPD2PSY(y, half[h])
-	}
-	whole := ymm()
-	VINSERTF128(Imm(1), half[1], half[0].AsY(), whole)
-	return whole
-}
-
-func exponentials() {
-	declare(append([]float64{lowest, highest, log2E, ln2Hi, ln2Lo, exponent, math.Copysign(0, -1), 22, 3, 1e-4, gelu3, geluRoot}, expSeries[:11]...)...)
-
-	var acc VecVirtual
-	eachEight("expSum", "func(out, x *float32, top float32, n int, lanes *float32)", func() func(Register) {
-		out, x, top := pointer("out"), pointer("x"), broadcast("top")
-		wide := ymm()
-		VCVTPS2PD(top.AsX(), wide)
-		acc = ymm()
-		zero(acc)
-		return func(i Register) {
-			v := eachFour(x, i, func(x VecVirtual) VecVirtual {
-				VSUBPD(wide, x, x)
-				return exp(x)
-			})
-			VADDPS(v, acc, acc)
-			VMOVUPS(v, at(out, i, 4, 0))
-		}
-	})
-	VMOVUPS(acc, Mem{Base: pointer("lanes")})
-	end()
-
-	function := func(name string, f func(x VecVirtual) VecVirtual) {
-		eachEight(name, "func(out, x *float32, n int)", func() func(Register) {
-			out, x, nan := pointer("out"), pointer("x"), theNaN()
-			return func(i Register) { store(eachFour(x, i, f), out, i, nan) }
-		})
-		end()
-	}
-	function("silu8", func(x VecVirtual) VecVirtual {
-		minus := ymm()
-		VXORPD(constant(math.Copysign(0, -1)), x, minus)
-		e := exp(minus)
-		VADDPD(constant(1), e, e)
-		VDIVPD(e, x, x)
-		return x
-	})
-	function("geluTanh8", func(x VecVirtual) VecVirtual {
-		inner := ymm()
-		VMULPD(x, x, inner)
-		VMULPD(inner, x, inner)
-		VMULPD(constant(gelu3), inner, inner)
-		VADDPD(inner, x, inner)
-		VMULPD(constant(geluRoot), inner, inner)
-		t := tanh(inner)
-		VADDPD(constant(1), t, t)
-		VMULPD(constant(0.5), x, x)
-		VMULPD(t, x, x)
-		return x
-	})
-
-	eachEight("softCap8", "func(out, x *float32, bound float32, n int)", func() func(Register) {
-		out, x, bound, nan := pointer("out"), pointer("x"), broadcast("bound"), theNaN()
-		wide := ymm()
-		VCVTPS2PD(bound.AsX(), wide)
-		return func(i Register) {
-			store(eachFour(x, i, func(x VecVirtual) VecVirtual {
-				VDIVPD(wide, x, x)
-				t := tanh(x)
-				VMULPD(t, wide, t)
-				return t
-			}), out, i, nan)
-		}
-	})
 	end()
 }
 
