@@ -91,7 +91,11 @@ func nothingCompared(r *Result, _ *Options) string {
 // steps or more, equal tokens are luck and different ones are nobody's fault.
 //
 // In int8 rounding is strong: where an activation stands at a tie, the smallest difference is a whole step, and the next ops make of it other ties.
+// There the ops themselves decide, if all were judged.
 func marginsBelowNoise(r *Result, o *Options) string {
+	if r.judged {
+		return ""
+	}
 	var margins []ctconv.Number
 	for _, s := range r.Steps {
 		if s.ReferenceNonFinite == 0 {
@@ -105,7 +109,7 @@ func marginsBelowNoise(r *Result, o *Options) string {
 	if median := margins[len(margins)/2]; !(median > 2*r.Noise) {
 		says := fmt.Sprintf("the median margin %.2g is not above what rounding does to two logits, %.2g", median, 2*r.Noise)
 		if o.Quantized {
-			says += " (int8 has few steps; --compute-type float32 compares the same weights without them)"
+			says += " (int8 has few steps: --shadow all judges every op, --compute-type float32 compares the same weights without steps)"
 		}
 		return says
 	}

@@ -14,8 +14,18 @@ func (c *Comparison) classify(o Options) {
 	for i := range c.Prompts {
 		r := &c.Prompts[i]
 		r.classify(o.Strict)
+	}
+	c.keep(&o)
+}
+
+// keep leaves out the prompts that could not have failed.
+func (c *Comparison) keep(o *Options) {
+	c.Kept = 0
+	for i := range c.Prompts {
+		r := &c.Prompts[i]
+		r.Vacuous = []string{}
 		for _, g := range gates {
-			if why := g.fails(r, &o); why != "" && g.vacuous {
+			if why := g.fails(r, o); why != "" && g.vacuous {
 				r.Vacuous = append(r.Vacuous, why)
 			}
 		}
@@ -25,8 +35,27 @@ func (c *Comparison) classify(o Options) {
 	}
 }
 
+// opsDecide keeps what was computed in int8 if every op of every step was judged, on both sides: such a run could have failed by any of them,
+// though its tokens may prove nothing.
+func (c *Comparison) opsDecide(o *Options) {
+	for i := range c.Prompts {
+		r := &c.Prompts[i]
+		sides := 0
+		for _, s := range c.Shadow {
+			if s.Prompt == r.ID {
+				sides++
+			}
+		}
+		r.judged = sides == 2
+	}
+	c.keep(o)
+}
+
 // judge fills in what follows from the measurements. prompts is how many were asked for.
 func (c *Comparison) judge(o Options, prompts int) {
+	if o.Quantized && o.Shadow == ShadowAll {
+		c.opsDecide(&o)
+	}
 	vacuous := c.Kept == 0 || o.RequireAll && c.Kept < len(c.Prompts)
 	c.applyGates(&o, vacuous)
 	if c.Why == "" {

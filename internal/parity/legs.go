@@ -186,13 +186,28 @@ func (t *legText) sameRows(s *side, want, got [][]float32) outcome {
 	return all
 }
 
+// prefillsAsDecoded is the most tokens of which CTranslate2 computes the same in one piece as one by one, and what is otherwise beyond.
+func (s *side) prefillsAsDecoded() (most int, why string) {
+	most = math.MaxInt
+	for _, op := range s.Session.Program() {
+		if o, ok := op.(*engine.Scores); ok && o.Window > 0 && o.Window < most {
+			most, why = o.Window, fmt.Sprintf("sees all of itself as it is prefilled, and no more than %d while CTranslate2 decodes", o.Window)
+		}
+	}
+	if chunk := s.decoder.Chunk; chunk > 0 && chunk <= most {
+		most, why = chunk, fmt.Sprintf("is fed in chunks of %d, where CTranslate2 masks otherwise than while it decodes", chunk)
+	}
+	return most, why
+}
+
 // cacheLeg: the text so far, prefilled anew, gives the logits that decoding it token by token gave.
 func (r *run) cacheLeg(ctx context.Context, s *side, t *legText) (outcome, error) {
 	if t == nil {
 		return outcome{}, errNoText
 	}
-	if chunk := s.decoder.Chunk; chunk > 0 && len(t.prompt) > chunk {
-		return outcome{}, &unmeasured{fmt.Sprintf("a prompt of %d tokens is fed in chunks of %d, where CTranslate2 masks otherwise than while it decodes", len(t.prompt), chunk)}
+	longest, why := s.prefillsAsDecoded()
+	if len(t.prompt) > longest {
+		return outcome{}, &unmeasured{fmt.Sprintf("a prompt of %d tokens %s", len(t.prompt), why)}
 	}
 	cached, err := s.decodeRows(ctx, t)
 	if err != nil {
@@ -204,7 +219,10 @@ func (r *run) cacheLeg(ctx context.Context, s *side, t *legText) (outcome, error
 			continue
 		}
 		whole := text(t.prompt, t.chosen[:step-1])
-		if chunk := s.decoder.Chunk; chunk > 0 && len(whole)-1 > chunk {
+		if len(whole)-1 > longest {
+			if step == 2 {
+				return outcome{}, &unmeasured{fmt.Sprintf("a text of %d tokens %s", len(whole)-1, why)}
+			}
 			break
 		}
 		if err := s.start(ctx, whole); err != nil {

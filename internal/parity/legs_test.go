@@ -238,6 +238,15 @@ func TestLegsUnmeasured(t *testing.T) {
 	if l := legs["cache"]; l.State != LegHolds || !l.Bits { // 2 tokens and 6 more: within the window
 		t.Errorf("%+v", l)
 	}
+	// A window of 8 in some layers, and no chunks: a prompt sees all of itself, decoding does not.
+	_, legs = tested(t, "m_gemma3_d0", cpu(t), Options{Legs: []string{"cache"}}, long)
+	if l := legs["cache"]; l.State != LegUnmeasured || !strings.HasPrefix(l.Why, "a prompt of 12 tokens sees all of itself as it is prefilled, and no more than 8") {
+		t.Errorf("%+v", l)
+	}
+	_, legs = tested(t, "m_gemma3_d0", cpu(t), Options{Legs: []string{"cache"}}, Prompt{ID: "short", IDs: long.IDs[:6], BOS: 1})
+	if l := legs["cache"]; l.State != LegHolds || !l.Bits { // until the window is full
+		t.Errorf("%+v", l)
+	}
 	// Logits that are NaN from the first step on.
 	_, legs = tested(t, "m_llama", logits(t, spoil(1, nan32)), Options{Legs: []string{"cache", "probe"}})
 	for _, l := range legs {

@@ -162,7 +162,8 @@ type Result struct {
 	NonFinite    []NonFinite   `json:"nonfinite"`
 	Steps        []Step        `json:"steps"`
 
-	bos string // a BOS that is wanted and missing, "<bos>=2"
+	bos    string // a BOS that is wanted and missing, "<bos>=2"
+	judged bool   // every op of every step, in int8
 }
 
 // NoToken stands for the id of a step without one: the logits were not finite, or the side had stopped before.
