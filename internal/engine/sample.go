@@ -1,20 +1,18 @@
 package engine
 
 import (
-	"cmp"
 	"math"
 	"math/rand/v2"
-	"slices"
 
 	"llmrun/internal/num"
 )
 
 // Greedy is the id of the highest logit; among equals, the lowest id. The logits must be finite: see CountNonFinite.
 func Greedy(logits []float32) int {
-	best := 0
+	best, most := 0, logits[0]
 	for id, x := range logits {
-		if x > logits[best] {
-			best = id
+		if x > most {
+			best, most = id, x
 		}
 	}
 	return best
@@ -38,50 +36,97 @@ type Sampler struct {
 	TopK        int     // keep so many; 0: all
 	TopP        float64 // then keep the most probable until their sum reaches this; 0 or 1: all
 	Rand        *rand.Rand
+	order       order // memory
 }
 
 // NewSampler seeds a sampler.
 func NewSampler(temperature float64, topK int, topP float64, seed uint64) *Sampler {
-	return &Sampler{temperature, topK, topP, rand.New(rand.NewPCG(seed, 0))}
+	return &Sampler{Temperature: temperature, TopK: topK, TopP: topP, Rand: rand.New(rand.NewPCG(seed, 0))}
 }
 
-// Sample follows CTranslate2's order: the top k, divided by the temperature, softmax, the top p of it, one draw.
+// Sample follows CTranslate2's order: the top k, divided by the temperature, softmax, the top p of it, one draw. The draw goes from the most
+// probable token down.
 func (s *Sampler) Sample(logits []float32) int {
 	if s.Temperature == 0 || s.TopK == 1 {
 		return Greedy(logits)
 	}
-	type candidate struct {
-		id int
-		p  float64
-	}
-	all := make([]candidate, len(logits))
-	for id, x := range logits {
-		all[id] = candidate{id, float64(x) / s.Temperature}
-	}
-	slices.SortFunc(all, func(a, b candidate) int { return cmp.Or(cmp.Compare(b.p, a.p), cmp.Compare(a.id, b.id)) })
-	if s.TopK > 0 {
-		all = all[:min(s.TopK, len(all))]
-	}
-	top, sum := all[0].p, 0.0
-	for i := range all {
-		all[i].p = num.Exp(all[i].p - top)
-		sum += all[i].p
+	o := &s.order
+	o.begin(logits, s.Temperature)
+	top, n, sum := o.at(0).x, len(logits), 0.0
+	weight := func(c candidate) float64 { return num.Exp(c.x - top) }
+	if s.TopK > 0 && s.TopK < n {
+		n = s.TopK
+		for i := range n {
+			sum += weight(o.at(i))
+		}
+	} else {
+		for _, c := range o.all {
+			sum += weight(c)
+		}
 	}
 	if s.TopP > 0 && s.TopP < 1 {
-		kept := 0.0
-		for i := range all {
-			if kept >= s.TopP*sum { // what comes before is enough
-				all, sum = all[:i], kept
-				break
-			}
-			kept += all[i].p
+		kept, reached := 0, 0.0
+		for ; kept < n && reached < s.TopP*sum; kept++ {
+			reached += weight(o.at(kept))
 		}
+		n, sum = kept, reached
 	}
 	draw := s.Rand.Float64() * sum
-	for _, c := range all {
-		if draw -= c.p; draw < 0 {
-			return c.id
+	for i := range n {
+		if draw -= weight(o.at(i)); draw < 0 {
+			return o.at(i).id
 		}
 	}
-	return all[len(all)-1].id
+	return o.at(n - 1).id
+}
+
+// candidate is a token and its logit over the temperature.
+type candidate struct {
+	id int
+	x  float64
+}
+
+func (c candidate) before(d candidate) bool { return c.x > d.x || c.x == d.x && c.id < d.id }
+
+// order sorts candidates as far as it is asked to: a heap whose first elements, taken away one by one, lie behind it, the last one first.
+type order struct {
+	all  []candidate
+	heap int // elements of all that are not taken away
+}
+
+func (o *order) begin(logits []float32, temperature float64) {
+	o.all = o.all[:0]
+	for id, x := range logits {
+		o.all = append(o.all, candidate{id, float64(x) / temperature})
+	}
+	o.heap = len(o.all)
+	for i := o.heap/2 - 1; i >= 0; i-- {
+		o.sink(i)
+	}
+}
+
+// at is candidate i of the order.
+func (o *order) at(i int) candidate {
+	for len(o.all)-o.heap <= i {
+		o.heap--
+		o.all[0], o.all[o.heap] = o.all[o.heap], o.all[0]
+		o.sink(0)
+	}
+	return o.all[len(o.all)-1-i]
+}
+
+// sink moves element i down to where it belongs.
+func (o *order) sink(i int) {
+	heap := o.all[:o.heap]
+	for {
+		child := 2*i + 1
+		if child+1 < len(heap) && heap[child+1].before(heap[child]) {
+			child++
+		}
+		if child >= len(heap) || !heap[child].before(heap[i]) {
+			return
+		}
+		heap[i], heap[child] = heap[child], heap[i]
+		i = child
+	}
 }

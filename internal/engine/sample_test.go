@@ -1,0 +1,97 @@
+package engine_test
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"llmrun/internal/engine"
+	"llmrun/internal/num"
+)
+
+// sorted draws as a Sampler says that it does, from a list that is sorted to its end.
+func sorted(logits []float32, temperature float64, k int, p, draw float64) int {
+	ids := make([]int, len(logits))
+	for id := range ids {
+		ids[id] = id
+	}
+	slices.SortFunc(ids, func(a, b int) int { return cmp.Or(cmp.Compare(logits[b], logits[a]), cmp.Compare(a, b)) })
+	if k > 0 {
+		ids = ids[:min(k, len(ids))]
+	}
+	weight := func(id int) float64 {
+		return num.Exp(float64(logits[id])/temperature - float64(logits[ids[0]])/temperature)
+	}
+	sum, kept := 0.0, 0.0
+	for _, id := range ids {
+		sum += weight(id)
+	}
+	for i, id := range ids {
+		if kept >= p*sum {
+			ids, sum = ids[:i], kept
+			break
+		}
+		kept += weight(id)
+	}
+	draw *= sum
+	for _, id := range ids {
+		if draw -= weight(id); draw < 0 {
+			return id
+		}
+	}
+	return ids[len(ids)-1]
+}
+
+func TestSamplerSortsNoMoreThanItNeeds(t *testing.T) {
+	r := rand.New(rand.NewPCG(6, 20))
+	for range 300 {
+		logits := make([]float32, 1+r.IntN(300))
+		for id := range logits {
+			logits[id] = float32(r.IntN(40)) / 4 // many are equal
+		}
+		temperature, k, p, seed := 0.2+r.Float64(), r.IntN(8), 0.3+0.7*r.Float64(), r.Uint64()
+		if k == 1 {
+			k = 0
+		}
+		s, draws := engine.NewSampler(temperature, k, p, seed), rand.New(rand.NewPCG(seed, 0))
+		for range 3 {
+			if want, got := sorted(logits, temperature, k, p, draws.Float64()), s.Sample(logits); got != want {
+				t.Fatalf("%d logits, temperature %v, top-k %d, top-p %v: want id %d, got %d", len(logits), temperature, k, p, want, got)
+			}
+		}
+	}
+}
+
+func TestSamplerMakesNoGarbage(t *testing.T) {
+	logits := make([]float32, 1000)
+	for id := range logits {
+		logits[id] = float32(id*7919%1000) / 100
+	}
+	for _, s := range []*engine.Sampler{engine.NewSampler(1, 0, 1, 1), engine.NewSampler(0.8, 40, 0.9, 1)} {
+		if n := testing.AllocsPerRun(10, func() { s.Sample(logits) }); n != 0 {
+			t.Errorf("top-k %d, top-p %v: %v allocations per draw", s.TopK, s.TopP, n)
+		}
+	}
+}
+
+// BenchmarkSample draws from as many logits as Qwen2.5 has.
+func BenchmarkSample(b *testing.B) {
+	r := rand.New(rand.NewPCG(6, 21))
+	logits := make([]float32, 151936)
+	for id := range logits {
+		logits[id] = float32(3 * r.NormFloat64())
+	}
+	for _, c := range []struct {
+		name           string
+		temperature, p float64
+		k              int
+	}{{"greedy", 0, 1, 0}, {"all", 1, 1, 0}, {"top-k", 1, 1, 50}, {"top-p", 1, 0.9, 0}} {
+		b.Run(c.name, func(b *testing.B) {
+			s := engine.NewSampler(c.temperature, c.k, c.p, 1)
+			for b.Loop() {
+				s.Sample(logits)
+			}
+		})
+	}
+}
