@@ -69,7 +69,7 @@ def llama_cpp(job):
     l.llama_backend_init()
     model = l.llama_model_load_from_file(job["gguf"].encode(), l.llama_model_default_params())
     p = l.llama_context_default_params()
-    p.n_ctx = p.n_batch = max([job["prompt"], *job["contexts"]]) + job["gen"] + 8
+    p.n_ctx = p.n_batch = max([job["prompt"], sum(SAME), *job["contexts"]]) + job["gen"] + 8
     p.n_threads = p.n_threads_batch = job["threads"]
     ctx = l.llama_init_from_model(model, p)
     load = time.perf_counter() - start
