@@ -61,8 +61,8 @@ func (r *run) fuseLeg(ctx context.Context, s *side, t *legText) (outcome, error)
 	s.only(all...)
 	judge := newAttentionJudge(all)
 	fused, err := s.tapped(ctx, t, judge.tap)
-	if err != nil {
-		return outcome{}, cmp.Or(judge.err, err)
+	if err := cmp.Or(judge.err, err); err != nil {
+		return outcome{}, err
 	}
 	if judge.found != nil {
 		return outcome{broken: judge.found.Site, finding: judge.found}, nil
@@ -120,7 +120,7 @@ func (s *side) guilty(ctx context.Context, t *legText, plain [][]float32, exact 
 		for _, on := range [][]engine.Fusion{nil, {f}} {
 			s.only(on...)
 			p.at = 0
-			if _, err := s.tapped(ctx, t, p.tap); err != nil {
+			if _, err := s.tapped(ctx, t, p.tap); cmp.Or(p.err, err) != nil {
 				return outcome{}, cmp.Or(p.err, err)
 			}
 			p.compare = true
