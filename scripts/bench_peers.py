@@ -39,6 +39,9 @@ def prompt_ids(n, vocabulary):
     return [(100 + i * 7919) % vocabulary for i in range(n)]  # as llmrun bench; what ids cost is the same
 
 
+# Each gives the load time, what it computes in, and run(prompt, new), which generates from a prompt of so many tokens: [(seconds, id)].
+
+
 def ctranslate2(job):
     import ctranslate2
 
@@ -49,10 +52,16 @@ def ctranslate2(job):
     tokens = json.loads(Path(job["model"], "vocabulary.json").read_text())
 
     def run(prompt, new):
-        start = time.perf_counter()
+        steps = []
         ids = [tokens[i] for i in prompt_ids(prompt, len(tokens))]
-        r = g.generate_batch([ids], beam_size=1, max_length=new, min_length=new, include_prompt_in_result=False)
-        return time.perf_counter() - start, r[0].sequences_ids[0]
+        start = time.perf_counter()
+
+        def step(result):
+            steps.append((time.perf_counter() - start, result.token_id))
+            return False
+
+        g.generate_batch([ids], beam_size=1, max_length=new, min_length=new, include_prompt_in_result=False, callback=step)
+        return steps
 
     return load, run, g.compute_type
 
@@ -82,12 +91,13 @@ def llama_cpp(job):
         return int(np.ctypeslib.as_array(l.llama_get_logits_ith(ctx, -1), (vocabulary,)).argmax())
 
     def run(prompt, new):
-        start = time.perf_counter()
+        steps, ids = [], prompt_ids(prompt, vocabulary)
         l.llama_memory_clear(l.llama_get_memory(ctx), True)
-        ids = [step(prompt_ids(prompt, vocabulary))]
-        while len(ids) < new:
-            ids.append(step(ids[-1:]))
-        return time.perf_counter() - start, ids
+        start = time.perf_counter()
+        while len(steps) < new:
+            ids = [step(ids)]
+            steps.append((time.perf_counter() - start, ids[0]))
+        return steps
 
     run.log = quiet  # llama.cpp keeps a pointer to it
     return load, run, {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "Q8_0"}[job["stored"]]
@@ -95,13 +105,14 @@ def llama_cpp(job):
 
 def measure_peer(job):
     load, run, kind = {"CTranslate2": ctranslate2, "llama.cpp": llama_cpp}[job["program"]](job)
-    _, ids = run(*SAME)  # also wakes threads up, and touches the weights
+    ids = [token for _, token in run(*SAME)]  # also wakes threads up, and touches the weights
     decode = {}
     for context in job["contexts"]:
-        # Both feed the prompt's last token, too: --gen steps are the difference.
-        step = (run(context + 1, job["gen"] + 1)[0] - run(context + 1, 1)[0]) / job["gen"]
-        decode[context] = 1 / step
-    prefill = job["prompt"] / (run(job["prompt"], 1)[0] - 1 / decode[job["contexts"][0]])
+        at = [seconds for seconds, _ in run(context + 1, job["gen"] + 1)]
+        decode[context] = job["gen"] / (at[-1] - at[0])
+    # The first token comes with the prompt, and llmrun's prefill ends before it.
+    first, second = (seconds for seconds, _ in run(job["prompt"], 2))
+    prefill = job["prompt"] / max(first / 2, first - (second - first))
     return {"computes": kind, "load_seconds": load, "prefill": prefill, "decode": decode, "ids": ids}
 
 
