@@ -139,7 +139,7 @@ def child(command):
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             err.seek(0)
-            raise SystemExit(f"{' '.join(command['argv'])}\nexit {process.returncode}: {err.read().strip()[-2000:]}")
+            raise RuntimeError(f"{' '.join(command['argv'])}\nexit {process.returncode}: {err.read().strip()[-2000:]}")
     seconds = time.perf_counter() - start
     others = None if busy is None else max(0, (busy_seconds() - busy - usage.ru_utime - usage.ru_stime) / seconds)
     return out, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024), others
@@ -195,7 +195,7 @@ def find_models(args):
     for d in directories:
         d = d.parent if d.name == "model.bin" else d
         name = d.parent.name if d.name.startswith("ct2-") else d.name
-        models.append({"name": name, "directory": d, "file_bytes": (d / "model.bin").stat().st_size})
+        models.append({"name": name, "directory": d, "file_bytes": (d / "model.bin").stat().st_size, "failed": {}})
     return models
 
 
@@ -211,8 +211,12 @@ def prepare(model, args, left_out):
         model["gguf"] = args.gguf / f"{model['name']}-{model['stored']}.gguf"
         if not model["gguf"].exists():
             part = model["gguf"].with_suffix(".part")
-            ct2_to_gguf.write(m, part)
-            part.rename(model["gguf"])
+            try:
+                ct2_to_gguf.write(m, part)
+            except Exception as e:  # a block that llama.cpp has under no name known here, or no memory
+                model["failed"]["llama.cpp"], model["gguf"] = f"no GGUF file: {e}", None
+            else:
+                part.rename(model["gguf"])
     for file in filter(None, [model["directory"] / "model.bin", model["gguf"]]):  # into the page cache
         with open(file, "rb") as f:
             while f.read(1 << 24):
@@ -240,13 +244,22 @@ def run(args):
     jobs = []
     for model in models:
         prepare(model, args, left_out)
-        entry = {"name": model["name"], "stored": model["stored"], "file_bytes": model["file_bytes"], "ids": model["ids"], "runs": []}
+        entry = {"name": model["name"], "stored": model["stored"], "file_bytes": model["file_bytes"], "ids": model["ids"], "failed": model["failed"], "runs": []}
         result["models"].append(entry)
         jobs += [(model, entry, threads) for threads in args.threads]
     for r in range(args.rounds):
         for model, entry, threads in jobs:
             for program in programs[r % len(programs) :] + programs[: r % len(programs)]:
-                one = measure(args, program, model, threads)
+                if program in entry["failed"]:
+                    continue
+                try:
+                    one = measure(args, program, model, threads)
+                except RuntimeError as e:
+                    if program == "llmrun":
+                        raise SystemExit(str(e)) from None
+                    entry["failed"][program] = str(e).strip().splitlines()[-1]
+                    print(f"{entry['name']} {entry['stored']}: {program} failed: {e}", file=sys.stderr)
+                    continue
                 result["env"] = one.pop("env", result.get("env"))
                 entry["runs"].append({"round": r, "program": program, "threads": threads} | one)
                 decode = ", ".join(f"{v:.1f} at {c}" for c, v in one["decode"].items())
@@ -338,8 +351,9 @@ def load_table(result):
     for e in result["models"]:
         t = max(result["settings"]["threads"])
         row = [e["name"], e["stored"], f"{e['file_bytes'] / 1e6:.0f}"]
-        row += [digits(1e3 * middle(e, p, t, lambda r: r["load_seconds"])) for p in programs]
-        row += [f"{middle(e, p, t, lambda r: r['peak_bytes']) / e['file_bytes']:.2f}" for p in programs]
+        for get, unit in ((lambda r: r["load_seconds"], 1e-3), (lambda r: r["peak_bytes"], e["file_bytes"])):
+            v = [middle(e, p, t, get) for p in programs]
+            row += [digits(x and x / unit) for x in v]
         rows.append(row)
     return table(["model", "stored", "file MB", *[f"{p} ms" for p in programs], *[f"{p} memory / file" for p in programs]], rows)
 
@@ -353,7 +367,7 @@ def agreement(result):
             if r["program"] != "llmrun":
                 equal = [a == b for a, b in zip(e["ids"], r["ids"])]
                 same[r["program"]] = (equal + [False]).index(False)
-        lines.append(f"{e['name']} {e['stored']}: " + ", ".join(f"{p} {n}" for p, n in same.items()))
+        lines.append(f"{e['name']} {e['stored']}: " + (", ".join(f"{p} {n}" for p, n in same.items()) or "none"))
     return f"Of the first {SAME[1]} ids after a prompt of {SAME[0]}, before one differs from llmrun's: " + "; ".join(lines) + "."
 
 
@@ -402,6 +416,7 @@ def page(result):
         + ", ".join(f"{k} {v}" for k, v in result["versions"].items()) + ".",
     ]
     text += [f"Left out: {name}, {why}." for name, why in result["left_out"].items()]
+    text += [f"{e['name']} {e['stored']}: {name} failed: {why}" for e in result["models"] for name, why in e["failed"].items()]
     text += [
         f"Batch 1, greedy. {s['rounds']} rounds over everything in turn, every figure of a process of its own; tok/s are medians of the rounds, and ratios (**median**, lowest–highest) are "
         "taken round by round, llmrun's to the other's. CTranslate2 computes in float32 whatever floats are stored, and in int8 where int8 is; llama.cpp runs the same weights as "

@@ -43,7 +43,7 @@ class Model:
         self.at = 0
         version = self.read("I")
         if version != 6:
-            raise SystemExit(f"{directory}: want binary version 6, file has {version}")
+            raise ValueError(f"{directory}: want binary version 6, file has {version}")
         self.name()
         self.read("I")  # revision
         for _ in range(self.read("I")):
@@ -86,6 +86,8 @@ class Model:
 
     @property
     def architecture(self):
+        if "decoder/layer_0/ffn/linear_0_noact/weight" not in self or "decoder/layer_norm/beta" in self:
+            raise ValueError("want Llama, Qwen2, Gemma 2 or Gemma 3")
         if "decoder/layer_0/pre_feedforward_layer_norm/gamma" in self:
             return "gemma3" if "decoder/layer_0/self_attention/q_norm/gamma" in self else "gemma2"
         return "qwen2" if "decoder/layer_0/self_attention/linear_0/bias" in self else "llama"
