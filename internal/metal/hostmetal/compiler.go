@@ -192,7 +192,7 @@ func (c *compiler) kernelFlags(d dialect) []string {
 // their lines. Without the default
 // libraries -fsanitize links none of its own: check.cpp has what it calls.
 func (c *compiler) checkedFlags() []string {
-	f := []string{"-O1", "-g1", "-fsanitize=thread,bounds,alignment,integer-divide-by-zero"}
+	f := []string{"-O1", "-g1", "-fsanitize=thread,bounds,alignment,integer-divide-by-zero", "-Wl,--wrap=memcpy,--wrap=memmove,--wrap=memset"}
 	if c.clang {
 		return append(f, "-mllvm", "-tsan-instrument-func-entry-exit=0", "-mllvm", "-tsan-instrument-read-before-write=1")
 	}

@@ -60,7 +60,7 @@ struct Together {
     MSL_INL ~Together() { if (MSL_CHECKED) rt->together(msl_self(), false); }
 };
 
-// Copies from memory that others see. Compilers tell the checked mode nothing of a memcpy.
+// Copies from memory that others see: of a memcpy that becomes a few moves, compilers tell the checked mode nothing.
 MSL_INL void fetch(void* to, const void* from, size_t n) { MSL_CHECKED ? __tsan_memcpy(to, from, n) : __builtin_memcpy(to, from, n); }
 
 template <class T> MSL_INL T slot(const MslSimd* s, uint bank, uint lane) { return Lane<T>::get(s->slots[bank], lane); }

@@ -167,7 +167,7 @@ void name_places(Error* e) {
 // What is made from now on is checked or not; the seed is that of all that runs from now on.
 EXPORT void hostmetal_validate(bool on, u64 seed) {
     check_on = on;
-    check_seed = seed;
+    check_seed = on ? seed : 0;
 }
 
 namespace {

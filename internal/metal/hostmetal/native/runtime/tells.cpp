@@ -13,18 +13,18 @@
 SIZE(1) SIZE(2) SIZE(4) SIZE(8) SIZE(16)
 EXPORT void __tsan_read_range(uintptr_t a, size_t n) { if (n) check_access(a, (msl_u32)n, false, false, PC); }
 EXPORT void __tsan_write_range(uintptr_t a, size_t n) { if (n) check_access(a, (msl_u32)n, true, false, PC); }
-EXPORT void* __tsan_memcpy(void* to, const void* from, size_t n) {
-    if (n) check_access((uintptr_t)from, (msl_u32)n, false, false, PC), check_access((uintptr_t)to, (msl_u32)n, true, false, PC);
-    return memcpy(to, from, n);
-}
-EXPORT void* __tsan_memmove(void* to, const void* from, size_t n) {
-    if (n) check_access((uintptr_t)from, (msl_u32)n, false, false, PC), check_access((uintptr_t)to, (msl_u32)n, true, false, PC);
-    return memmove(to, from, n);
-}
-EXPORT void* __tsan_memset(void* to, int v, size_t n) {
-    if (n) check_access((uintptr_t)to, (msl_u32)n, true, false, PC);
-    return memset(to, v, n);
-}
+// Copies and fills, for which some compilers call libc: the linker takes those that it wraps.
+#define COPY(name)                                                                                                \
+    EXPORT void* name(void* to, const void* from, size_t n) {                                                     \
+        if (n) check_access((uintptr_t)from, (msl_u32)n, false, false, PC), check_access((uintptr_t)to, (msl_u32)n, true, false, PC); \
+        return memmove(to, from, n);                                                                              \
+    }
+#define FILL(name)                                                                                                \
+    EXPORT void* name(void* to, int v, size_t n) {                                                                \
+        if (n) check_access((uintptr_t)to, (msl_u32)n, true, false, PC);                                          \
+        return memset(to, v, n);                                                                                  \
+    }
+COPY(__tsan_memcpy) COPY(__wrap_memcpy) COPY(__tsan_memmove) COPY(__wrap_memmove) FILL(__tsan_memset) FILL(__wrap_memset)
 EXPORT void __tsan_init() {}
 
 // Of -fsanitize=bounds, alignment and integer-divide-by-zero. The first argument also has the place, but that may be in the prelude.

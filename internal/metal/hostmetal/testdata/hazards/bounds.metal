@@ -61,6 +61,16 @@ kernel void array_past(device float *out [[buffer(0)]], device const float *x [[
 kernel void table_past(device float *out [[buffer(0)]], uint i [[thread_position_in_grid]]) {
     out[i] = table[i];              // want index 4 out of the bounds of '
 }
+struct Block { float a[40]; };
+kernel void copies_past(device Pair *out [[buffer(0)]], device const Pair *x [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+    device const Block *blocks = reinterpret_cast<device const Block *>(x);
+    Block b = blocks[i / 16];       // want invalid device load of
+    out[i].a = b.a[i % 40];
+}
+kernel void clears_past(device float *out [[buffer(0)]], constant uint &n [[buffer(1)]], uint i [[thread_position_in_grid]]) {
+    if (i == 0)
+        for (uint k = 0; k < 129 + n; k++) out[k] = 0.0f; // want invalid device store of
+}
 kernel void unaligned(device float *out [[buffer(0)]], device const float *x [[buffer(1)]], uint i [[thread_position_in_grid]]) {
     float4 v = *reinterpret_cast<device const float4 *>(x + (i & ~3u) % 120 + 1); // want misaligned access to
     out[i] = v.x + v.w;

@@ -15,6 +15,11 @@ kernel void same_simdgroup(device float *out [[buffer(0)]], threadgroup float *s
     float s = simd_sum(1.0f);
     out[i] = s + shared[i ^ 1];     // want data race in threadgroup memory (byte 120, shared[30]): read by thread [31 0 0] here, write by thread [30 0 0] in line ALSO without a simdgroup_barrier(mem_flags::mem_threadgroup) between
 }
+kernel void unordered(device float *out [[buffer(0)]], threadgroup float *shared [[threadgroup(0)]], uint i [[thread_index_in_threadgroup]],
+                      uint at [[thread_position_in_grid]]) {
+    shared[i] = float(i);           // also
+    out[at] = shared[i & ~1u];      // want data race in threadgroup memory (byte 0, shared[0]): read by thread [1 0 0] here, write by thread [0 0 0] in line ALSO without a simdgroup_barrier(mem_flags::mem_threadgroup) between
+}
 kernel void reused(device float *out [[buffer(0)]], uint i [[thread_index_in_threadgroup]]) {
     threadgroup float sums[2];
     for (uint k = 0; k < 2; k++) {

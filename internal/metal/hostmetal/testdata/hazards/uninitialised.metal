@@ -26,3 +26,13 @@ kernel void written(device float *out [[buffer(0)]], uint i [[thread_index_in_th
     sums[i] += 1.0f;
     out[at] = sums[i];
 }
+kernel void cleared(device float *out [[buffer(0)]], threadgroup float *shared [[threadgroup(0)]], uint i [[thread_index_in_threadgroup]],
+                    uint at [[thread_position_in_grid]]) {
+    threadgroup float sums[64];
+    if (i == 0) {
+        for (uint k = 0; k < 128; k++) shared[k] = 0.0f;
+        for (uint k = 0; k < 64; k++) sums[k] = shared[k + 64];
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    out[at] = sums[i] + shared[127 - i];
+}
