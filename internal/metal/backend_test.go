@@ -37,7 +37,7 @@ func floats(t *testing.T, x engine.Buffer) []float32 {
 
 // TestLinearSameBits: a row gives the same bits alone and in a batch.
 func TestLinearSameBits(t *testing.T) {
-	const rows, cols, n = 5, 300, 37
+	const rows, cols, n = 8, 300, 37
 	b := open(t, Options{Activations: num.Float32})
 	buf := newBuffers(t, b)
 	for _, w := range []num.DType{num.Float32, num.Float16, num.BFloat16} {

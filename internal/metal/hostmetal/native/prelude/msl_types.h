@@ -222,6 +222,7 @@ template <class T> struct alignas(2 * sizeof(T)) vec<T, 2> {
         T e[2];
         msl::swizzle<T, 2, 0, 1> xy;
         msl::swizzle<T, 2, 1, 0> yx;
+        typename msl::simd<T, 2>::type v;
     };
     MSL_VEC(2)
     MSL_INL vec(T a, T b) { e[0] = a; e[1] = b; }
@@ -236,6 +237,7 @@ template <class T> struct alignas(4 * sizeof(T)) vec<T, 3> {
         msl::swizzle<T, 3, 1, 2> yz;
         msl::swizzle<T, 3, 0, 2> xz;
         msl::swizzle<T, 3, 0, 1, 2> xyz;
+        typename msl::simd<T, 3>::type v;
     };
     MSL_VEC(3)
     MSL_INL vec(T a, T b, T c) { e[0] = a; e[1] = b; e[2] = c; }
