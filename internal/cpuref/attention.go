@@ -6,10 +6,9 @@ import (
 	"llmrun/internal/num"
 )
 
-func (b *Backend) kvWrite(_ *engine.KVWrite, out, in operands) {
-	copied := func(out, x, _ []float32) { b.kernels.Scale(out, x, 1) }
-	b.pool.rowwise(out.get("kcache"), in.get("k"), operand{}, copied)
-	b.pool.rowwise(out.get("vcache"), in.get("v"), operand{}, copied)
+func (b *Backend) kvWrite(o *engine.KVWrite, out, in operands) {
+	b.rowwise(o, out.get("kcache"), in.get("k"), operand{})
+	b.rowwise(o, out.get("vcache"), in.get("v"), operand{})
 }
 
 // Attention's work is cut into blocks of tokens and keys (or columns of values), so that what is read serves all tokens of the
@@ -23,85 +22,123 @@ const (
 	cacheBlock  = 256 << 10 // bytes of keys, or of values, that stay in a core's cache for a single token
 )
 
+type scores struct {
+	*Backend
+	o           *engine.Scores
+	q           kernel.Floats
+	k, dest     operand
+	first, keys int // that row 0 attends to, and the last row
+	block       int // keys of an item
+}
+
 func (b *Backend) scores(o *engine.Scores, out, in operands) {
-	k, dst, q := in.get("k"), out.get("out"), b.floats(in.get("q"))
-	_, first, keys := o.Keys(o.Pass())
-	rows, group := o.Rows(), o.Heads/o.KVHeads
-	// product computes the scores of n rows of the output from row r on, whose queries are stride apart from q0 on.
-	product := func(s *scratch, r, n, q0, stride, kv, j0, j1 int) {
-		key := kernel.Matrix{Data: k.from(j0, kv*o.Dim), DType: k.dtype, Cols: o.Dim, Stride: k.Stride * k.dtype.Size()}
-		key.Rows = max(0, min(j1, first+(r+n-1)%rows)-j0) // what the last of these tokens attends to
-		y := dst.room(s, 0, r, n, j0, j1-j0)
-		b.kernels.Product(&s.Temp, y, kernel.Floats{Data: q.Data[q0:], Stride: stride}, n, key)
-		for i := range n {
-			row := y.Data[i*y.Stride:][:j1-j0]
-			seen := min(len(row), max(0, first+(r+i)%rows-j0))
-			b.kernels.Scale(row[:seen], row[:seen], o.Scale)
-			clear(row[seen:])
-		}
-		dst.put(y, r, n, j0, j1-j0)
+	c := &b.now.scores
+	*c = scores{Backend: b, o: o, q: b.floats(in.get("q")), k: in.get("k"), dest: out.get("out"), block: keyBlock}
+	_, c.first, c.keys = o.Keys(o.Pass())
+	items := o.Heads * blocks(o.Rows(), tokenBlock)
+	if o.Rows() == 1 {
+		items, c.block = 1, b.pool.share(c.keys, o.KVHeads*o.Dim*c.k.dtype.Size(), cacheBlock)
 	}
-	work := o.Heads * rows * keys * o.Dim
+	b.pool.each(items*blocks(c.keys, c.block), o.Heads*o.Rows()*c.keys*o.Dim, c)
+}
+
+func (c *scores) item(s *scratch, item int) {
+	o, rows, group, jBlocks := c.o, c.o.Rows(), c.o.Heads/c.o.KVHeads, blocks(c.keys, c.block)
+	j0, j1 := span(item%jBlocks, c.keys, c.block)
 	if rows == 1 { // the heads are the rows
-		block := b.pool.share(keys, o.KVHeads*o.Dim*k.dtype.Size(), cacheBlock)
-		b.pool.each(blocks(keys, block), work, func(s *scratch, item int) {
-			j0, j1 := span(item, keys, block)
-			b.fetch(k, j0, j1, 0, o.KVHeads*o.Dim)
-			for ; j0 < j1; j0 += keyBlock {
-				for kv := range o.KVHeads {
-					product(s, kv*group, group, kv*group*o.Dim, o.Dim, kv, j0, min(j1, j0+keyBlock))
-				}
+		c.fetch(c.k, j0, j1, 0, o.KVHeads*o.Dim)
+		for ; j0 < j1; j0 += keyBlock {
+			for kv := range o.KVHeads {
+				c.product(s, kv*group, group, kv*group*o.Dim, o.Dim, kv, j0, min(j1, j0+keyBlock))
 			}
-		})
+		}
 		return
 	}
-	tBlocks, jBlocks := blocks(rows, tokenBlock), blocks(keys, keyBlock)
-	b.pool.each(o.Heads*tBlocks*jBlocks, work, func(s *scratch, item int) {
-		h := item / (tBlocks * jBlocks)
-		t0, t1 := span(item/jBlocks%tBlocks, rows, tokenBlock)
-		j0, j1 := span(item%jBlocks, keys, keyBlock)
-		product(s, h*rows+t0, t1-t0, t0*q.Stride+h*o.Dim, q.Stride, h/group, j0, j1)
-	})
+	tBlocks := blocks(rows, tokenBlock)
+	h := item / (tBlocks * jBlocks)
+	t0, t1 := span(item/jBlocks%tBlocks, rows, tokenBlock)
+	c.product(s, h*rows+t0, t1-t0, t0*c.q.Stride+h*o.Dim, c.q.Stride, h/group, j0, j1)
+}
+
+// product computes the scores of n rows of the output from row r on, whose queries are stride apart from q0 on, with keys [j0, j1).
+func (c *scores) product(s *scratch, r, n, q0, stride, kv, j0, j1 int) {
+	o, rows := c.o, c.o.Rows()
+	key := kernel.Matrix{Data: c.k.from(j0, kv*o.Dim), DType: c.k.dtype, Cols: o.Dim, Stride: c.k.Stride * c.k.dtype.Size()}
+	key.Rows = max(0, min(j1, c.first+(r+n-1)%rows)-j0) // what the last of these tokens attends to
+	y := c.dest.room(s, 0, r, n, j0, j1-j0)
+	c.kernels.Product(&s.Temp, y, kernel.Floats{Data: c.q.Data[q0:], Stride: stride}, n, key)
+	for i := range n {
+		row := y.Data[i*y.Stride:][:j1-j0]
+		seen := min(len(row), max(0, c.first+(r+i)%rows-j0))
+		c.kernels.Scale(row[:seen], row[:seen], o.Scale)
+		clear(row[seen:])
+	}
+	c.dest.put(y, r, n, j0, j1-j0)
+}
+
+type softmax struct {
+	*Backend
+	o           *engine.Softmax
+	x, dest     operand
+	first, keys int
 }
 
 func (b *Backend) softmax(o *engine.Softmax, out, in operands) {
-	x, dst := in.get("x"), out.get("out")
-	_, first, keys := o.Keys(o.Pass())
-	b.pool.each(x.Rows, 8*x.Rows*keys, func(s *scratch, r int) { // an exp is worth some eight multiply-adds
-		n := first + r%o.Rows()
-		row := dst.room(s, 0, r, 1, 0, keys)
-		b.kernels.Softmax(&s.Temp, row.Data[:n], x.row(s, 1, r, 0, n))
-		clear(row.Data[n:])
-		dst.put(row, r, 1, 0, keys)
-	})
+	m := &b.now.softmax
+	*m = softmax{Backend: b, o: o, x: in.get("x"), dest: out.get("out")}
+	_, m.first, m.keys = o.Keys(o.Pass())
+	b.pool.each(m.x.Rows, 8*m.x.Rows*m.keys, m) // an exp is worth some eight multiply-adds
 }
+
+func (m *softmax) item(s *scratch, r int) {
+	n := m.first + r%m.o.Rows()
+	row := m.dest.room(s, 0, r, 1, 0, m.keys)
+	m.kernels.Softmax(&s.Temp, row.Data[:n], m.x.row(s, 1, r, 0, n))
+	clear(row.Data[n:])
+	m.dest.put(row, r, 1, 0, m.keys)
+}
+
+// weighing is a Context op at work.
+type weighing struct {
+	*Backend
+	o                *engine.Context
+	v, p, dest       operand
+	first            int // keys that row 0 attends to
+	columns, fetched int // of an item, and values that it reads from memory at a time
+}
+
+const lanes = 8 // of a sum
 
 func (b *Backend) context(o *engine.Context, out, in operands) {
 	_, first, keys := o.Keys(o.Pass())
-	c := &weighing{b, o, in.get("v"), in.get("p"), out.get("out"), first}
-	rows, width, columns, fetched := o.Rows(), o.KVHeads*o.Dim, columnBlock, valueBlock
-	if rows == 1 {
+	c := &b.now.context
+	*c = weighing{b, o, in.get("v"), in.get("p"), out.get("out"), first, columnBlock, valueBlock}
+	width := o.KVHeads * o.Dim
+	if o.Rows() == 1 {
 		const line = 16 // floats that memory gives at once
-		columns = blocks(blocks(width, len(b.pool.work)), line) * line
-		fetched *= blocks(cacheBlock, 4*columns*valueBlock)
+		c.columns = blocks(blocks(width, len(b.pool.work)), line) * line
+		c.fetched *= blocks(cacheBlock, 4*c.columns*valueBlock)
 	}
-	tBlocks, iBlocks := blocks(rows, valueTokens), blocks(width, columns)
-	b.pool.each(tBlocks*iBlocks, o.Heads*rows*keys*o.Dim, func(s *scratch, item int) {
-		t0, t1 := span(item/iBlocks, rows, valueTokens)
-		i0, i1 := span(item%iBlocks, width, columns)
-		sums := s.floats(4, lanes*o.Heads/o.KVHeads*(t1-t0)*(i1-i0+lanes*o.KVHeads))
-		for j0 := 0; j0 < first+t1-1; j0 += valueBlock {
-			if j0%fetched == 0 {
-				b.fetch(c.v, j0, min(first+t1-1, j0+fetched), i0, i1-i0)
-			}
-			left := sums
-			for i := i0; i < i1; {
-				end := min(i1, (i/o.Dim+1)*o.Dim) // of the KV head
-				left = c.sum(s, left, j0, t0, t1, i, end)
-				i = end
-			}
+	b.pool.each(blocks(o.Rows(), valueTokens)*blocks(width, c.columns), o.Heads*o.Rows()*keys*o.Dim, c)
+}
+
+func (c *weighing) item(s *scratch, item int) {
+	o, width := c.o, c.o.KVHeads*c.o.Dim
+	iBlocks := blocks(width, c.columns)
+	t0, t1 := span(item/iBlocks, o.Rows(), valueTokens)
+	i0, i1 := span(item%iBlocks, width, c.columns)
+	sums := s.floats(4, lanes*o.Heads/o.KVHeads*(t1-t0)*(i1-i0+lanes*o.KVHeads))
+	for j0 := 0; j0 < c.first+t1-1; j0 += valueBlock {
+		if j0%c.fetched == 0 {
+			c.fetch(c.v, j0, min(c.first+t1-1, j0+c.fetched), i0, i1-i0)
 		}
-	})
+		left := sums
+		for i := i0; i < i1; {
+			end := min(i1, (i/o.Dim+1)*o.Dim) // of the KV head
+			left = c.sum(s, left, j0, t0, t1, i, end)
+			i = end
+		}
+	}
 }
 
 // fetch reads columns [i, i+n) of rows [from, to) of a cache from memory.
@@ -110,16 +147,6 @@ func (b *Backend) fetch(cache operand, from, to, i, n int) {
 		b.kernels.Fetch(cache.from(from, i), cache.Stride*size, to-from, n*size)
 	}
 }
-
-// weighing is a Context op at work.
-type weighing struct {
-	*Backend
-	o         *engine.Context
-	v, p, dst operand
-	first     int // keys that row 0 attends to
-}
-
-const lanes = 8 // of a sum
 
 // sum adds the values of block j0 to columns [i0, i1), of one KV head, of all heads that share it, for tokens [t0, t1). sums hold the lanes of
 // the sums that are not finished, in the order [head, token]; what is left of them is returned.
@@ -165,9 +192,9 @@ func (c *weighing) end(s *scratch, sums []float32, value kernel.Floats, h, t, j0
 	value.Data = value.Data[min(len(value.Data), whole*value.Stride):]
 	c.kernels.WeightedSum(y, weight, value, sums, j0 == 0 && whole == 0, true)
 	i := h*c.o.Dim + i0%c.o.Dim
-	row := c.dst.room(s, 0, t, 1, i, i1-i0)
+	row := c.dest.room(s, 0, t, 1, i, i1-i0)
 	copy(row.Data, y[:i1-i0])
-	c.dst.put(row, t, 1, i, i1-i0)
+	c.dest.put(row, t, 1, i, i1-i0)
 }
 
 // rows gives n elements, from element i on, of count rows, every stride-th from r on: where they lie, or widened to the thread's array number slot.

@@ -15,24 +15,40 @@ import (
 
 // Options are the backend's settings.
 type Options struct {
-	Threads int // 0: as many as the machine has cores. The results do not depend on it.
+	Threads int // 0: as many as Go runs at once, which heeds the limits of a container. The results do not depend on it.
 }
 
 // Backend is the CPU reference. It runs an op at once, in Run.
 type Backend struct {
 	pool    *pool
 	kernels *kernel.Set
-	err     error // the first failure
-	x       []float32
-	q       kernel.Quantized
+	err     error  // the first failure
 	used    uint64 // bytes of all buffers made
+	now     atWork
+}
+
+// atWork is the op that runs, and its operands. It stays, so that an op need not make memory for it.
+type atWork struct {
+	outs, ins []engine.Operand
+	out, in   operands
+	embed     embed
+	rmsNorm   rmsNorm
+	layerNorm layerNorm
+	linear    linear
+	widen     widen
+	quantize  quantize
+	rope      rope
+	scores    scores
+	softmax   softmax
+	context   weighing
+	rowwise   rowwise
 }
 
 // Open starts a backend's threads. Close stops them. LLMRUN_CPU in the environment names the kernels (generic, avx2, neon, neon+dotprod); the results
 // do not depend on them. Without it they are the fastest that the machine can run. A name that it cannot is the backend's first failure.
 func Open(o Options) *Backend {
 	if o.Threads <= 0 {
-		o.Threads = runtime.NumCPU()
+		o.Threads = runtime.GOMAXPROCS(0)
 	}
 	kernels, err := kernel.Choose(os.Getenv("LLMRUN_CPU"))
 	if err != nil {
@@ -101,15 +117,16 @@ func (b *Backend) Run(op engine.Op) {
 }
 
 func (b *Backend) run(op engine.Op) error {
-	outs, ins := op.Operands(nil, nil)
-	out, err := open(outs)
-	if err != nil {
+	w := &b.now
+	w.outs, w.ins = op.Operands(w.outs[:0], w.ins[:0])
+	var err error
+	if w.out, err = open(w.out, w.outs); err != nil {
 		return err
 	}
-	in, err := open(ins)
-	if err != nil {
+	if w.in, err = open(w.in, w.ins); err != nil {
 		return err
 	}
+	out, in := w.out, w.in
 	switch o := op.(type) {
 	case *engine.Embed:
 		return b.embed(o, out, in)
@@ -130,11 +147,11 @@ func (b *Backend) run(op engine.Op) error {
 	case *engine.Context:
 		b.context(o, out, in)
 	case *engine.Activate:
-		b.activate(o, out, in)
+		b.rowwise(o, out.get("out"), in.get("gate"), in.get("up"))
 	case *engine.Add:
-		b.add(o, out, in)
+		b.rowwise(o, out.get("out"), in.get("a"), in.get("b"))
 	case *engine.SoftCap:
-		b.softCap(o, out, in)
+		b.rowwise(o, out.get("out"), in.get("x"), operand{})
 	default:
 		panic(fmt.Sprintf("BUG: %v: no op %T", op.Site(), op))
 	}
@@ -150,10 +167,10 @@ type operand struct {
 
 type operands []operand
 
-// open reaches for the operands' bytes.
-func open(list []engine.Operand) (operands, error) {
-	opened := make(operands, len(list))
-	for i, o := range list {
+// open reaches for the operands' bytes. The memory of the list before is used again.
+func open(opened operands, list []engine.Operand) (operands, error) {
+	opened = opened[:0]
+	for _, o := range list {
 		data, err := o.Buffer.Host()
 		if err != nil {
 			return nil, err
@@ -161,7 +178,7 @@ func open(list []engine.Operand) (operands, error) {
 		if err := o.Check(); err != nil {
 			return nil, err
 		}
-		opened[i] = operand{o, o.Buffer.DType(), data}
+		opened = append(opened, operand{o, o.Buffer.DType(), data})
 	}
 	return opened, nil
 }

@@ -12,14 +12,18 @@ import (
 	"llmrun/internal/num"
 )
 
+type counting []atomic.Int32
+
+func (c counting) item(_ *scratch, i int) { c[i].Add(1) }
+
 // Every item runs exactly once, whether the workers are awake, falling asleep or parked.
 func TestPoolRunsEveryItemOnce(t *testing.T) {
 	p := newPool(4)
 	defer p.close()
 	p.least = 0
 	for round := range 300 {
-		counts := make([]atomic.Int32, 97)
-		p.each(len(counts), 0, func(_ *scratch, i int) { counts[i].Add(1) })
+		counts := make(counting, 97)
+		p.each(len(counts), 0, counts)
 		for i := range counts {
 			if n := counts[i].Load(); n != 1 {
 				t.Fatalf("round %d: item %d ran %d times", round, i, n)
@@ -30,6 +34,35 @@ func TestPoolRunsEveryItemOnce(t *testing.T) {
 		}
 	}
 }
+
+func TestPoolMakesNoGarbage(t *testing.T) {
+	p := newPool(3)
+	defer p.close()
+	p.least = 0
+	counts := make(counting, 7)
+	var work task = counts
+	if n := testing.AllocsPerRun(100, func() { p.each(len(counts), 0, work) }); n != 0 {
+		t.Errorf("%v allocations per op", n)
+	}
+}
+
+// BenchmarkPool measures what an op costs beside its work.
+func BenchmarkPool(b *testing.B) {
+	for _, threads := range []int{1, 2, 4} {
+		b.Run(fmt.Sprintf("%d threads", threads), func(b *testing.B) {
+			p := newPool(threads)
+			defer p.close()
+			p.least = 0
+			for b.Loop() {
+				p.each(threads, 0, nothing{})
+			}
+		})
+	}
+}
+
+type nothing struct{}
+
+func (nothing) item(*scratch, int) {}
 
 func TestRefusals(t *testing.T) {
 	b := Open(Options{Threads: 1})

@@ -9,30 +9,38 @@ import (
 	"llmrun/internal/num"
 )
 
+type embed struct {
+	*Backend
+	o                              *engine.Embed
+	w, scale, ids, positions, dest operand
+}
+
 func (b *Backend) embed(o *engine.Embed, out, in operands) error {
-	w, scale, ids := in.get("w"), in.get("scale"), in.get("ids")
+	e := &b.now.embed
+	*e = embed{b, o, in.get("w"), in.get("scale"), in.get("ids"), in.get("positions"), out.get("out")}
 	for t := range o.Rows() {
-		if id := int32(binary.LittleEndian.Uint32(ids.from(0, t))); id < 0 || int(id) >= o.W.Rows {
+		if id := int32(binary.LittleEndian.Uint32(e.ids.from(0, t))); id < 0 || int(id) >= o.W.Rows {
 			return fmt.Errorf("token id %d, the vocabulary has %d", id, o.W.Rows)
 		}
 	}
-	dst, positions := out.get("out"), in.get("positions")
-	b.pool.each(o.Rows(), o.Rows()*o.W.Cols, func(s *scratch, t int) {
-		row, factor := s.floats(0, o.W.Cols), []float32{1}
-		id := int(binary.LittleEndian.Uint32(ids.from(0, t)))
-		w.read(row, id, 0)
-		if scale.exists() {
-			scale.read(factor, 0, id)
-		}
-		for i, v := range row {
-			row[i] = float32(float32(v*factor[0]) * o.Scale)
-		}
-		if positions.exists() {
-			b.kernels.Add(row, row, positions.row(s, 1, t, 0, o.W.Cols))
-		}
-		dst.writeRow(t, 0, row)
-	})
+	b.pool.each(o.Rows(), o.Rows()*o.W.Cols, e)
 	return nil
+}
+
+func (e *embed) item(s *scratch, t int) {
+	row, factor := s.floats(0, e.o.W.Cols), float32(1)
+	id := int(binary.LittleEndian.Uint32(e.ids.from(0, t)))
+	e.w.read(row, id, 0)
+	if e.scale.exists() {
+		factor = e.scale.row(s, 1, 0, id, 1)[0]
+	}
+	for i, v := range row {
+		row[i] = float32(float32(v*factor) * e.o.Scale)
+	}
+	if e.positions.exists() {
+		e.kernels.Add(row, row, e.positions.row(s, 1, t, 0, e.o.W.Cols))
+	}
+	e.dest.writeRow(t, 0, row)
 }
 
 // matrix is the weights where they lie.
@@ -45,34 +53,44 @@ func (in operands) matrix() kernel.Matrix {
 	return m
 }
 
+type linear struct {
+	*Backend
+	o             *engine.Linear
+	w             kernel.Matrix
+	x             kernel.Floats
+	q             kernel.Quantized // in place of x, where w is quantized
+	bias, dest    operand
+	tokens, block int // of an item: tokens, and rows of weights
+}
+
 func (b *Backend) linear(o *engine.Linear, out, in operands) {
-	w, bias, dst := in.matrix(), in.get("bias"), out.get("out")
-	rows := o.Rows()
-	var x kernel.Floats
-	var q kernel.Quantized
+	l := &b.now.linear
+	*l = linear{Backend: b, o: o, w: in.matrix(), bias: in.get("bias"), dest: out.get("out")}
 	if o.Quantized {
-		q = b.quantize(in.get("x"), o.Truncated)
+		l.q = b.quantize(in.get("x"), o.Truncated)
 	} else {
-		x = b.floats(in.get("x"))
+		l.x = b.floats(in.get("x"))
 	}
-	tokens, block := b.pool.cut(rows, w)
-	tBlocks := blocks(rows, tokens)
-	b.pool.each(blocks(w.Rows, block)*tBlocks, rows*w.Rows*w.Cols, func(s *scratch, item int) {
-		n0, n1 := span(item/tBlocks, w.Rows, block)
-		t0, t1 := span(item%tBlocks, rows, tokens)
-		y := dst.room(s, 0, t0, t1-t0, n0, n1-n0)
-		if o.Quantized {
-			b.kernels.QuantizedProduct(&s.Temp, y, q.From(t0), t1-t0, w.Span(n0, n1))
-		} else {
-			b.kernels.Product(&s.Temp, y, kernel.Floats{Data: x.Data[t0*x.Stride:], Stride: x.Stride}, t1-t0, w.Span(n0, n1))
+	l.tokens, l.block = b.pool.cut(o.Rows(), l.w)
+	b.pool.each(blocks(l.w.Rows, l.block)*blocks(o.Rows(), l.tokens), o.Rows()*l.w.Rows*l.w.Cols, l)
+}
+
+func (l *linear) item(s *scratch, item int) {
+	tBlocks := blocks(l.o.Rows(), l.tokens)
+	n0, n1 := span(item/tBlocks, l.w.Rows, l.block)
+	t0, t1 := span(item%tBlocks, l.o.Rows(), l.tokens)
+	y := l.dest.room(s, 0, t0, t1-t0, n0, n1-n0)
+	if l.o.Quantized {
+		l.kernels.QuantizedProduct(&s.Temp, y, l.q.From(t0), t1-t0, l.w.Span(n0, n1))
+	} else {
+		l.kernels.Product(&s.Temp, y, kernel.Floats{Data: l.x.Data[t0*l.x.Stride:], Stride: l.x.Stride}, t1-t0, l.w.Span(n0, n1))
+	}
+	for t := range t1 - t0 {
+		if row := y.Data[t*y.Stride:][:n1-n0]; l.bias.exists() {
+			l.kernels.Add(row, row, l.bias.row(s, 1, 0, n0, n1-n0))
 		}
-		for t := range t1 - t0 {
-			if row := y.Data[t*y.Stride:][:n1-n0]; bias.exists() {
-				b.kernels.Add(row, row, bias.row(s, 1, 0, n0, n1-n0))
-			}
-		}
-		dst.put(y, t0, t1-t0, n0, n1-n0)
-	})
+	}
+	l.dest.put(y, t0, t1-t0, n0, n1-n0)
 }
 
 const (
@@ -97,25 +115,43 @@ func (b *Backend) floats(o operand) kernel.Floats {
 	if o.dtype == num.Float32 {
 		return kernel.Floats{Data: kernel.FloatsOf(o.from(0, 0)), Stride: o.Stride}
 	}
-	if n := o.Rows * o.Cols; cap(b.x) < n {
-		b.x = make([]float32, n)
+	w := &b.now.widen
+	if n := o.Rows * o.Cols; cap(w.to) < n {
+		w.to = make([]float32, n)
 	}
-	x := b.x[:o.Rows*o.Cols]
-	b.pool.each(o.Rows, len(x), func(_ *scratch, r int) { o.read(x[r*o.Cols:][:o.Cols], r, 0) })
-	return kernel.Floats{Data: x, Stride: o.Cols}
+	w.from, w.to = o, w.to[:o.Rows*o.Cols]
+	b.pool.each(o.Rows, len(w.to), w)
+	return kernel.Floats{Data: w.to, Stride: o.Cols}
 }
+
+type widen struct {
+	from operand
+	to   []float32
+}
+
+func (w *widen) item(_ *scratch, r int) { w.from.read(w.to[r*w.from.Cols:][:w.from.Cols], r, 0) }
 
 // quantize gives all of an operand as int8, good until the next call.
 func (b *Backend) quantize(o operand, truncate bool) kernel.Quantized {
-	if n := o.Rows * o.Cols; cap(b.q.Data) < n {
-		b.q.Data = make([]int8, n)
+	q := &b.now.quantize
+	if n := o.Rows * o.Cols; cap(q.to.Data) < n {
+		q.to.Data = make([]int8, n)
 	}
-	if cap(b.q.Inverse) < o.Rows {
-		b.q.Inverse = make([]float32, o.Rows)
+	if cap(q.to.Inverse) < o.Rows {
+		q.to.Inverse = make([]float32, o.Rows)
 	}
-	q := kernel.Quantized{Data: b.q.Data[:o.Rows*o.Cols], Stride: o.Cols, Inverse: b.q.Inverse[:o.Rows]}
-	b.pool.each(o.Rows, o.Rows*o.Cols, func(s *scratch, r int) {
-		b.kernels.Quantize(&s.Temp, q, r, o.row(s, 0, r, 0, o.Cols), truncate)
-	})
-	return q
+	*q = quantize{b, o, kernel.Quantized{Data: q.to.Data[:o.Rows*o.Cols], Stride: o.Cols, Inverse: q.to.Inverse[:o.Rows]}, truncate}
+	b.pool.each(o.Rows, o.Rows*o.Cols, q)
+	return q.to
+}
+
+type quantize struct {
+	*Backend
+	from     operand
+	to       kernel.Quantized
+	truncate bool
+}
+
+func (q *quantize) item(s *scratch, r int) {
+	q.kernels.Quantize(&s.Temp, q.to, r, q.from.row(s, 0, r, 0, q.from.Cols), q.truncate)
 }

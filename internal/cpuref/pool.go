@@ -11,39 +11,30 @@ import (
 // pool shares the items of an op among the caller and its workers. Who takes which item is chance: the items must not depend
 // on each other, and none is ever split, so the result does not depend on it.
 type pool struct {
-	work    []scratch // one for the caller, one for each worker
-	workers []*worker
-	least   int // work that is worth sharing
-	job     atomic.Pointer[job]
-	wait    sync.WaitGroup
+	work    []scratch  // one for the caller, one for each worker
+	caller  sleeper    // until the op is done
+	workers []*sleeper // until there is an op
+	least   int        // work that is worth sharing
+
+	task   task
+	items  int
+	left   atomic.Uint64 // the op's number in the upper half; items that nobody has taken in the lower
+	done   atomic.Int64  // items
+	closed atomic.Bool
+	wait   sync.WaitGroup
 }
 
-type worker struct {
-	parked atomic.Bool
-	wake   chan struct{}
+// task is an op at work. item does number i of its items, with a thread's memory.
+type task interface {
+	item(s *scratch, i int)
 }
-
-type job struct {
-	run        func(s *scratch, item int)
-	items      int
-	next, done atomic.Int64
-	quit       bool
-}
-
-// Waking a parked thread takes 50 to 200 µs, as long as a small op: between ops workers spin for about as long, then park.
-const (
-	yield = 100  // loads of the job before the thread offers its core to others
-	spins = 1000 // yields before it parks
-)
 
 func newPool(threads int) *pool {
-	p := &pool{work: make([]scratch, threads), least: small}
-	start := &job{}
-	p.job.Store(start)
+	p := &pool{work: make([]scratch, threads), caller: newSleeper(), least: small}
 	for i := range threads - 1 {
-		w := &worker{wake: make(chan struct{}, 1)}
-		p.workers = append(p.workers, w)
-		p.wait.Go(func() { p.serve(w, start, &p.work[i+1]) })
+		w := newSleeper()
+		p.workers = append(p.workers, &w)
+		p.wait.Go(func() { p.serve(&w, &p.work[i+1]) })
 	}
 	return p
 }
@@ -51,76 +42,98 @@ func newPool(threads int) *pool {
 // small is the work, in multiply-adds or about as much, below which an op stays with its caller.
 const small = 1 << 15
 
-// each calls run for every item in [0, items), and returns when all have finished. work is that of all items together.
-func (p *pool) each(items, work int, run func(s *scratch, item int)) {
+// each does every item of [0, items), and returns when all are finished. work is that of all items together.
+func (p *pool) each(items, work int, t task) {
 	if len(p.workers) == 0 || items < 2 || work < p.least {
 		for i := range items {
-			run(&p.work[0], i)
+			t.item(&p.work[0], i)
 		}
 		return
 	}
-	j := &job{run: run, items: items}
-	p.post(j)
-	j.help(&p.work[0])
-	for spin := 1; j.done.Load() < int64(items); spin++ {
-		if spin%yield == 0 {
-			runtime.Gosched()
-		}
-	}
-}
-
-func (p *pool) post(j *job) {
-	p.job.Store(j)
+	p.task, p.items = t, items
+	p.done.Store(0)
+	p.left.Store((p.left.Load()>>32+1)<<32 | uint64(items))
 	for _, w := range p.workers {
-		if w.parked.CompareAndSwap(true, false) {
-			w.wake <- struct{}{}
-		}
+		w.rouse()
 	}
+	p.help(&p.work[0])
+	p.caller.until(func() bool { return p.done.Load() == int64(items) })
 }
 
 func (p *pool) close() {
-	p.post(&job{quit: true})
+	p.closed.Store(true)
+	for _, w := range p.workers {
+		w.rouse()
+	}
 	p.wait.Wait()
 }
 
-// help takes items until none is left.
-func (j *job) help(s *scratch) {
+// help takes items until none is left. Who has taken one may read task and items until it is done.
+func (p *pool) help(s *scratch) {
 	for {
-		i := j.next.Add(1) - 1
-		if i >= int64(j.items) {
+		left := p.left.Load()
+		if uint32(left) == 0 {
 			return
 		}
-		j.run(s, int(i))
-		j.done.Add(1)
+		if !p.left.CompareAndSwap(left, left-1) {
+			continue
+		}
+		items := p.items
+		p.task.item(s, items-int(uint32(left)))
+		if p.done.Add(1) == int64(items) {
+			p.caller.rouse()
+		}
 	}
 }
 
-func (p *pool) serve(w *worker, last *job, s *scratch) {
+func (p *pool) serve(w *sleeper, s *scratch) {
 	for {
-		last = p.after(w, last)
-		if last.quit {
+		w.until(func() bool { return uint32(p.left.Load()) > 0 || p.closed.Load() })
+		if p.closed.Load() {
 			return
 		}
-		last.help(s)
+		p.help(s)
 	}
 }
 
-// after waits for a job other than last.
-func (p *pool) after(w *worker, last *job) *job {
+// sleeper is a goroutine that waits for others: first it looks again and again, then it parks. Waking a parked thread takes 50 to 200 µs,
+// as long as a small op; looking takes about as long before it parks. When the machine is busy with other things, a parked caller leaves its core to
+// its own workers.
+type sleeper struct {
+	parked atomic.Bool
+	wake   chan struct{}
+}
+
+const (
+	yield = 100  // looks before the thread offers its core to others
+	spins = 1000 // offers before it parks
+)
+
+func newSleeper() sleeper { return sleeper{wake: make(chan struct{}, 1)} }
+
+// until returns when ready says so. Who makes it so must rouse the sleeper afterwards.
+func (w *sleeper) until(ready func() bool) {
 	for {
 		for range spins {
 			for range yield {
-				if j := p.job.Load(); j != last {
-					return j
+				if ready() {
+					return
 				}
 			}
 			runtime.Gosched()
 		}
 		w.parked.Store(true)
-		// A job posted since then has either seen parked, and wakes, or it is seen here.
-		if p.job.Load() == last || !w.parked.CompareAndSwap(true, false) {
-			<-w.wake
+		// What is ready since then has either been said by one who saw parked, and wakes, or it is seen here.
+		if ready() && w.parked.CompareAndSwap(true, false) {
+			return
 		}
+		<-w.wake
+	}
+}
+
+func (w *sleeper) rouse() {
+	if w.parked.CompareAndSwap(true, false) {
+		w.wake <- struct{}{}
 	}
 }
 

@@ -95,3 +95,28 @@ func BenchmarkSample(b *testing.B) {
 		})
 	}
 }
+
+// A decoded token makes no garbage, whatever the decoder's ops and the weights' types.
+func TestDecodeMakesNoGarbage(t *testing.T) {
+	for _, c := range []struct {
+		model     string
+		quantized bool
+	}{{"m_llama", false}, {"m_f16", true}, {"m_gemma1", false}, {"v2", false}} {
+		s := session(t, loadAs(t, c.model, cpu(t, 2), c.quantized), 64)
+		for range 4 {
+			if _, err := s.Step(1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n := testing.AllocsPerRun(20, func() {
+			logits, err := s.Step(1)
+			if err != nil || engine.CountNonFinite(logits) > 0 {
+				t.Fatal(err)
+			}
+			engine.Greedy(logits)
+		})
+		if n != 0 {
+			t.Errorf("%s, quantized: %v: %v allocations per token", c.model, c.quantized, n)
+		}
+	}
+}
