@@ -95,7 +95,7 @@ struct MslRuntime {
     // The checked mode's: a barrier is behind the thread (flags: mem_flags; whole: of the threadgroup); where a static threadgroup
     // variable lies; what the thread does, until told otherwise, its whole simdgroup does.
     void (*passed)(MslThread*, msl_u32 flags, bool whole);
-    void* (*variable)(MslThread*, msl_u32 size, msl_u32 align, msl_u32 element, const char* name, msl_u32 line);
+    void* (*variable)(MslThread*, msl_u32 size, msl_u32 align, msl_u32 element, const char* name);
     void (*together)(MslThread*, bool);
 };
 

@@ -13,7 +13,7 @@ template <class T> struct scalar_of { typedef T type; };
 template <class T, size_t N> struct scalar_of<T[N]> : scalar_of<T> {};
 template <class T> MSL_INL T& tg_var(const char* name, line at) {
     MslThread* t = msl_self();
-    if (MSL_CHECKED) return *(T*)rt->variable(t, sizeof(T), alignof(T), sizeof(typename scalar_of<T>::type), name, at.l);
+    if (MSL_CHECKED) return *(T*)rt->variable(t, sizeof(T), alignof(T), sizeof(typename scalar_of<T>::type), name);
     constexpr uint align = alignof(T) < 16 ? 16 : alignof(T);
     uint o = (t->bump + align - 1) & ~(align - 1);
     if (__builtin_expect(o + sizeof(T) > MSL_TG_BYTES, 0))

@@ -541,14 +541,15 @@ void check_passed(MslThread* t, u32 flags, bool whole) {
     if (whole && n[device_space] + n[threadgroup_space] > state.passed) state.passed = n[device_space] + n[threadgroup_space];
 }
 
-void* check_variable(MslThread* t, u32 size, u32 align, u32 element, const char* name, u32 line) {
+void* check_variable(MslThread* t, u32 size, u32 align, u32 element, const char* name) {
     State& s = state;
     u32 to = align < 16 ? 16 : align, logical = (t->bump + to - 1) & ~(to - 1), i = s.nbound;
-    if (logical + size > MSL_TG_BYTES) exec_checked_runtime.fail(t, line, "threadgroup memory", "exceeds 32768 bytes");
+    const void* pc = __builtin_return_address(0);
+    if (logical + size > MSL_TG_BYTES) check_die(code_internal, pc, "threadgroup memory exceeds 32768 bytes with %s", name);
     t->bump = logical + size;
     if (t->bump > t->grp->tg_high) t->grp->tg_high = t->bump;
     while (i < s.nvariables && s.variables[i].logical != logical) ++i;
-    if (i == sizeof s.variables / sizeof *s.variables) exec_checked_runtime.fail(t, line, "threadgroup memory", "has more than 64 variables");
+    if (i == sizeof s.variables / sizeof *s.variables) check_die(code_internal, pc, "more than 64 threadgroup variables");
     if (i == s.nvariables) add_variable(logical, size, align, element, name);
     return s.arena + s.variables[i].at;
 }

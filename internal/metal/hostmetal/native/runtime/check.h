@@ -32,7 +32,7 @@ enum { code_internal = 1, code_page_fault = 3 };
 
 // What kernels call through MslRuntime.
 void  check_passed(MslThread* t, msl_u32 flags, bool whole);
-void* check_variable(MslThread* t, msl_u32 size, msl_u32 align, msl_u32 element, const char* name, msl_u32 line);
+void* check_variable(MslThread* t, msl_u32 size, msl_u32 align, msl_u32 element, const char* name);
 void  check_together(MslThread* t, bool on);
 
 // Writes where a call returns to, as an address in a library, between two bytes 0x1f: places.go finds the line that it belongs to.

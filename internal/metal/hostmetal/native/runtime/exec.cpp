@@ -37,6 +37,7 @@ void unblock(Worker* w) {
         MslSimd* s = &w->simd[i];
         if (s->waiting) return complete_simd(s, s->waiting);
     }
+    w->pc = w->barrier_pc;
     die(w, 1, "threadgroup_barrier in line %u: %u of %u threads returned without reaching it", w->barrier_line,
         w->g.nthreads - w->live, w->g.nthreads);
 }
@@ -83,6 +84,7 @@ template <bool Any> void* rt_simd(MslThread* t, u32 line, const char* what) {
     Worker* w = (Worker*)t->grp;
     MslSimd* s = t->simd;
     u32 bit = 1u << t->lane;
+    if (Any) w->pc = __builtin_return_address(0);
     if (!s->arrived) {
         s->line = line;
         s->what = what;
@@ -99,7 +101,9 @@ template <bool Any> void* rt_simd(MslThread* t, u32 line, const char* what) {
 
 template <bool Any> void* rt_barrier(MslThread* t, u32 line) {
     Worker* w = (Worker*)t->grp;
+    if (Any) w->pc = __builtin_return_address(0);
     if (!w->at_barrier) {
+        if (Any) w->barrier_pc = w->pc;
         w->barrier_line = line;
     } else if (__builtin_expect(w->barrier_line != line, 0)) {
         w->cur = t;
@@ -115,6 +119,7 @@ template <bool Any> void* rt_barrier(MslThread* t, u32 line) {
 void rt_fail(MslThread* t, u32 line, const char* what, const char* msg) {
     Worker* w = (Worker*)t->grp;
     w->cur = t;
+    w->pc = __builtin_return_address(0);
     die(w, 1, "%s in line %u: %s", what, line, msg);
 }
 
@@ -288,6 +293,7 @@ __attribute__((noinline)) void run_groups(Worker* w, const MslCmd* c, u64 b, u64
     FlushDenormals flush(c->k->flags & MSL_FTZ);
     w->cur = 0;
     w->at = 0;
+    w->pc = 0;
     switch (sigsetjmp(w->recover, 0)) {
     case 0:
         in_kernel = 1;

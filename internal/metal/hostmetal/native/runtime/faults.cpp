@@ -40,7 +40,9 @@ namespace {
 void die(Worker* w, int code, const char* fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
-    die_at(w, code, 0, fmt, ap);
+    char place[400];
+    if (w->checked && w->pc) check_place(w->pc, place, sizeof place);
+    die_at(w, code, w->checked && w->pc ? place : 0, fmt, ap);
 }
 
 void exec_die(MslThread* t, int code, const char* place, const char* fmt, va_list ap) {

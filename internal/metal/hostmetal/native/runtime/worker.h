@@ -39,12 +39,13 @@ struct Worker {
     Run*       run;
     u32        cmd;
     bool       checked;
+    const void *pc, *barrier_pc;  // checked: where the thread calls the runtime, or did last; where the first one came to the barrier
 };
 
 extern thread_local Worker* self __attribute__((tls_model("initial-exec")));
 extern thread_local volatile sig_atomic_t in_kernel __attribute__((tls_model("initial-exec")));
 
-// Ends the command with an error at the kernel's first line.
+// Ends the command with an error at the kernel's first line, or, in the checked mode, at pc.
 [[noreturn]] __attribute__((format(printf, 3, 4))) void die(Worker* w, int code, const char* fmt, ...);
 
 void install_handlers();
