@@ -11,6 +11,7 @@ import (
 
 	"llmrun/internal/engine"
 	"llmrun/internal/fault"
+	"llmrun/internal/metal"
 	"llmrun/internal/parity"
 	"llmrun/internal/report"
 )
@@ -157,6 +158,7 @@ func (f *compareFlags) compare(ctx context.Context, a *app, o *opened, reference
 	}
 	options := parity.Options{Quantized: compute.Quantized, MaxTokens: f.maxTokens, EOS: o.eos(), Strict: f.strict, AllowVacuous: f.allowVacuous, RequireAll: f.requireAll}
 	options.Reference, options.Candidate = f.sides()
+	options.Together = hasCores(candidate) != hasCores(reference)
 	options.Open = func(side string) (engine.Backend, error) { return f.openSide(side, o.Model) }
 	f.detective.options(&options)
 	bars := f.showWork(a, &options, len(prompts)*f.maxTokens)
@@ -178,6 +180,15 @@ func (f *compareFlags) compare(ctx context.Context, a *app, o *opened, reference
 	}
 	c.Fault = f.fault
 	return c, f.describe(c, o, reference, candidate)
+}
+
+// hasCores says that a backend computes with all of the machine's cores: the CPU reference, and Metal's host device.
+func hasCores(b engine.Backend) bool {
+	if m, ok := b.(*mistaken); ok {
+		b = m.inner
+	}
+	m, ok := b.(*metal.Backend)
+	return !ok || m.Info().Host
 }
 
 // textOptions says how text looks on w.

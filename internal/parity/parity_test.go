@@ -1,7 +1,9 @@
 package parity
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"math/rand/v2"
 	"slices"
@@ -177,6 +179,37 @@ func TestInterrupted(t *testing.T) {
 		if !wrong && c.Reason != "interrupted after 1 of 2 prompts" {
 			t.Error(c.Reason)
 		}
+	}
+}
+
+// Sides that decode together find what they find in turn.
+func TestTogether(t *testing.T) {
+	for _, change := range []func(step int, l []float32){
+		func(int, []float32) {},
+		func(step int, l []float32) {
+			if step == 3 {
+				l[5] = 100
+			}
+		},
+		func(step int, l []float32) {
+			if step == 2 {
+				l[7] = nan32
+			}
+		},
+	} {
+		var found [2][]byte
+		for i := range found {
+			var err error
+			if found[i], err = json.Marshal(compare(t, cpu(t), logits(t, change), Options{Together: i == 1}, short).Prompts); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !bytes.Equal(found[0], found[1]) {
+			t.Errorf("in turn %s\ntogether %s", found[0], found[1])
+		}
+	}
+	if _, err := Compare(t.Context(), golden(t, "m_llama"), cpu(t), failing{cpu(t)}, []Prompt{short}, Options{MaxTokens: 4, Together: true}); !errors.Is(err, errDevice) {
+		t.Errorf("want %v, got %v", errDevice, err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 
 	"llmrun/internal/ctconv"
 	"llmrun/internal/engine"
@@ -125,10 +126,15 @@ func (r *run) progress(prompt string, done int) {
 	}
 }
 
-// step feeds one token to all sides that have not stopped, and measures.
+// step feeds one token, which all know, to all sides that have not stopped, and measures.
 func (r *run) step(result *Result, number, id int, stopped bool) (Step, error) {
 	nan := ctconv.Number(math.NaN())
 	s := Step{Step: number, ReferenceID: NoToken, CandidateID: NoToken, Margin: nan, Gap: nan, KL: nan, MaxAbs: nan, Noise: nan}
+	follow := sync.OnceValues(func() ([]float32, error) { return r.candidate.step(number, id) })
+	if r.Together && !stopped && r.Trace == nil { // a trace has one order
+		go follow()
+		defer follow() // until then the session is not ours
+	}
 	reference, err := r.reference.step(number, id)
 	if err != nil {
 		return s, err
@@ -151,7 +157,7 @@ func (r *run) step(result *Result, number, id int, stopped bool) (Step, error) {
 	if stopped {
 		return s, nil
 	}
-	candidate, err := r.candidate.step(number, id)
+	candidate, err := follow()
 	if err != nil {
 		return s, err
 	}
