@@ -97,6 +97,7 @@ type terms struct {
 	v            float64 // the sum
 	size         float64 // Σ|aₖ·bₖ|
 	squares      float64 // Σ(aₖ·bₖ)²
+	path         float64 // Σsₖ² of the partial sums sₖ in the order of k, each 16th standing for 16
 	sizeA, sizeB float64 // Σ|aₖ|, Σ|bₖ|
 }
 
@@ -104,18 +105,23 @@ type terms struct {
 func dot(a, b []float64) terms {
 	b = b[:len(a)]
 	var v, size, squares [4]float64
+	var path float64
 	k := 0
 	for ; k+4 <= len(a); k += 4 {
 		p, q, r, s := a[k]*b[k], a[k+1]*b[k+1], a[k+2]*b[k+2], a[k+3]*b[k+3]
 		v[0], v[1], v[2], v[3] = v[0]+p, v[1]+q, v[2]+r, v[3]+s
 		size[0], size[1], size[2], size[3] = size[0]+math.Abs(p), size[1]+math.Abs(q), size[2]+math.Abs(r), size[3]+math.Abs(s)
 		squares[0], squares[1], squares[2], squares[3] = squares[0]+p*p, squares[1]+q*q, squares[2]+r*r, squares[3]+s*s
+		if k%16 == 12 {
+			so := v[0] + v[1] + (v[2] + v[3])
+			path += 16 * so * so
+		}
 	}
 	for ; k < len(a); k++ {
 		p := a[k] * b[k]
 		v[0], size[0], squares[0] = v[0]+p, size[0]+math.Abs(p), squares[0]+p*p
 	}
-	return terms{n: len(a), v: v[0] + v[1] + (v[2] + v[3]), size: size[0] + size[1] + (size[2] + size[3]), squares: squares[0] + squares[1] + (squares[2] + squares[3])}
+	return terms{n: len(a), v: v[0] + v[1] + (v[2] + v[3]), size: size[0] + size[1] + (size[2] + size[3]), squares: squares[0] + squares[1] + (squares[2] + squares[3]), path: path}
 }
 
 // absolute is Σ|aₖ|.
@@ -169,9 +175,13 @@ func (t terms) within(roundings float64) approx {
 // That is for one chain. In eight lanes and more (see passed) the partial sums are an eighth: σ is u·√(n·(v²/576 + Q/144)) and the bound 18·σ and more: no
 // sum of 10¹⁰ comes near. One term that dwarfs all others is in the worst place if all partial sums of its lane hold it: σ = u·√(n/24)·√Q,
 // and the bound is 14·σ; 7·σ for two such terms that cancel.
+//
+// One chain in the order of k is what a tile of a matrix product makes. There such terms, in a bad place, are in all partial sums, so what that order
+// meets is looked at itself: 6·σ of it, σ² = u²/3·Σsₖ², if that is more (set makes 1.5 of 4).
 func (t terms) likely(extra int) approx {
 	a := t.worst(extra)
-	spread := math.Sqrt(float64(t.n)+1+float64(extra))*unit*(math.Abs(t.v)+math.Sqrt(t.squares)) + tiny*(2*float64(t.n)+t.sizeA+t.sizeB)
+	spread := math.Sqrt(float64(t.n)+1+float64(extra)) * unit * (math.Abs(t.v) + math.Sqrt(t.squares))
+	spread = max(spread, 6/1.5*unit*math.Sqrt(t.path/3)) + tiny*(2*float64(t.n)+t.sizeA+t.sizeB)
 	if a.err > spread && !math.IsInf(a.err, 1) {
 		a.err = spread
 	}
