@@ -11,7 +11,6 @@ import (
 
 	"llmrun/internal/engine"
 	"llmrun/internal/fault"
-	"llmrun/internal/metal"
 	"llmrun/internal/parity"
 	"llmrun/internal/report"
 )
@@ -158,7 +157,7 @@ func (f *compareFlags) compare(ctx context.Context, a *app, o *opened, reference
 	}
 	options := parity.Options{Quantized: compute.Quantized, MaxTokens: f.maxTokens, EOS: o.eos(), Strict: f.strict, AllowVacuous: f.allowVacuous, RequireAll: f.requireAll}
 	options.Reference, options.Candidate = f.sides()
-	options.Together = hasCores(candidate) != hasCores(reference)
+	options.Together = f.reference == "cpu" || f.candidate == "cpu" // two devices in one process would be another test
 	options.Open = func(side string) (engine.Backend, error) { return f.openSide(side, o.Model) }
 	f.detective.options(&options)
 	bars := f.showWork(a, &options, len(prompts)*f.maxTokens)
@@ -180,15 +179,6 @@ func (f *compareFlags) compare(ctx context.Context, a *app, o *opened, reference
 	}
 	c.Fault = f.fault
 	return c, f.describe(c, o, reference, candidate)
-}
-
-// hasCores says that a backend computes with all of the machine's cores: the CPU reference, and Metal's host device.
-func hasCores(b engine.Backend) bool {
-	if m, ok := b.(*mistaken); ok {
-		b = m.inner
-	}
-	m, ok := b.(*metal.Backend)
-	return !ok || m.Info().Host
 }
 
 // textOptions says how text looks on w.
