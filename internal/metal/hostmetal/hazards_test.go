@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -14,20 +15,41 @@ import (
 var wanted = regexp.MustCompile(`// want (.*)$`)
 
 // TestHazards runs each kernel of testdata/hazards in the checked mode: 128 threads in threadgroups of 64, with 128 elements in each
-// buffer and 512 bytes in each threadgroup argument. Where a line has a comment "want", the kernel must fail at that line with that text,
+// buffer and 512 bytes in each threadgroup argument, compiled by both compilers. Where a line has a comment "want", the kernel must fail at that line with that text,
 // in which ALSO stands for the line that is marked "also", SAME for the line itself; a kernel without one must not fail, whatever the order.
 func TestHazards(t *testing.T) {
 	files, _ := filepath.Glob("testdata/hazards/*.metal")
 	if len(files) == 0 {
 		t.Fatal("no hazards")
 	}
+	compilers := []string{"g++", "clang++"}
+	if cxx := os.Getenv("LLMRUN_CXX"); cxx != "" {
+		compilers = []string{cxx}
+	}
 	for _, file := range files {
 		b, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".metal"), func(t *testing.T) { hazards(t, string(b)) })
+		for _, cxx := range compilers {
+			t.Run(strings.TrimSuffix(filepath.Base(file), ".metal")+" "+cxx, func(t *testing.T) {
+				useCompiler(t, cxx)
+				hazards(t, string(b))
+			})
+		}
 	}
+}
+
+// useCompiler makes cxx the compiler of kernels until the end of the test, or skips it.
+func useCompiler(t *testing.T, cxx string) {
+	t.Helper()
+	_, err := exec.LookPath(strings.Fields(cxx)[0])
+	if err != nil && cxx == "clang++" && os.Getenv("LLMRUN_REQUIRE_CLANG") != "" {
+		t.Fatal(err)
+	} else if err != nil {
+		t.Skip(err)
+	}
+	t.Setenv("LLMRUN_CXX", cxx)
 }
 
 func hazards(t *testing.T, text string) {
