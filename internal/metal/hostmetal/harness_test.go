@@ -27,6 +27,7 @@ var objc struct {
 	pop      func(uintptr)
 	device   func() id
 	devices  func() id
+	alive    func() map[string]int // objects by class
 	live     func() int
 	validate func(on bool, seed uint64) error
 	send     func(id, selector) id
@@ -59,9 +60,15 @@ var load = sync.OnceValue(func() error {
 		return err
 	}
 	objc.validate = func(on bool, seed uint64) error { return Validate(lib, on, seed) }
+	objc.alive = func() map[string]int {
+		alive, err := Alive(lib)
+		if err != nil {
+			panic(err)
+		}
+		return alive
+	}
 	objc.live = func() (n int) {
-		alive, _ := Alive(lib)
-		for _, k := range alive {
+		for _, k := range objc.alive() {
 			n += k
 		}
 		return n

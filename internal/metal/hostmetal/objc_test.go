@@ -1,6 +1,7 @@
 package hostmetal
 
 import (
+	"maps"
 	"os"
 	"os/exec"
 	"strings"
@@ -36,6 +37,24 @@ func TestRetainCounts(t *testing.T) {
 	release(s)
 	if objc.live() != live {
 		t.Errorf("%d objects more than before", objc.live()-live)
+	}
+}
+
+// What is not released is counted by class.
+func TestAlive(t *testing.T) {
+	g := newGPU(t, saxpy, precise)
+	before := objc.alive()
+	b := objc.two(g.device, objc.sel("newBufferWithLength:options:"), 4, 0)
+	pool := objc.push()
+	send(g.queue, "commandBuffer") // which holds its queue
+	after := objc.alive()
+	if after["MTLBuffer"] != before["MTLBuffer"]+1 || after["MTLCommandBuffer"] != before["MTLCommandBuffer"]+1 {
+		t.Errorf("before %v, with one buffer and one command buffer more %v", before, after)
+	}
+	objc.pop(pool)
+	release(b)
+	if after := objc.alive(); !maps.Equal(after, before) {
+		t.Errorf("before %v, at the end %v", before, after)
 	}
 }
 
