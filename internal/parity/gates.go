@@ -90,8 +90,8 @@ func nothingCompared(r *Result, _ *Options) string {
 // marginsBelowNoise: a token changes when two logits move towards each other by their distance. If rounding does that at half of the
 // steps or more, equal tokens are luck and different ones are nobody's fault.
 //
-// In int8 rounding is strong: where an activation stands at a tie, the smallest difference is a whole step, and the next ops make of it other ties.
-// There the ops themselves decide, if all were judged.
+// There the ops themselves decide, if all of them were judged. In int8 that is usual: where an activation stands at a tie, the smallest
+// difference is a whole step, and the next ops make of it other ties.
 func marginsBelowNoise(r *Result, o *Options) string {
 	if r.judged {
 		return ""
@@ -107,11 +107,11 @@ func marginsBelowNoise(r *Result, o *Options) string {
 	}
 	slices.Sort(margins)
 	if median := margins[len(margins)/2]; !(median > 2*r.Noise) {
-		says := fmt.Sprintf("the median margin %.2g is not above what rounding does to two logits, %.2g", median, 2*r.Noise)
+		says := fmt.Sprintf("the median margin %.2g is not above what rounding does to two logits, %.2g (--shadow all: every op is judged, and decides", median, 2*r.Noise)
 		if o.Quantized {
-			says += " (int8 has few steps: --shadow all judges every op, --compute-type float32 compares the same weights without steps)"
+			says += "; --compute-type float32: the same weights without int8's steps"
 		}
-		return says
+		return says + ")"
 	}
 	return ""
 }

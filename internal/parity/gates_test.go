@@ -124,25 +124,23 @@ func TestMonotony(t *testing.T) {
 	}
 }
 
-// What int8 computes is kept if all its ops were judged on both sides, whatever its margins.
+// A prompt is kept if all its ops were judged on both sides, whatever its margins.
 func TestOpsDecide(t *testing.T) {
 	for _, c := range []struct {
-		what      string
-		quantized bool
-		shadow    ShadowMode
-		sides     int
-		want      Verdict
+		what   string
+		shadow ShadowMode
+		sides  int
+		want   Verdict
 	}{
-		{"all ops of int8", true, ShadowAll, 2, Match},
-		{"one side", true, ShadowAll, 1, Inconclusive},
-		{"the first steps", true, ShadowAuto, 2, Inconclusive},
-		{"all ops of float32", false, ShadowAll, 2, Inconclusive},
+		{"all ops", ShadowAll, 2, Match},
+		{"one side", ShadowAll, 1, Inconclusive},
+		{"the first steps", ShadowAuto, 2, Inconclusive},
 	} {
 		r := Result{ID: "p", IDs: []int{1}, ReferenceIDs: []int{3, 4}, CandidateIDs: []int{3, 4}}
 		for i := range 2 {
 			r.Steps = append(r.Steps, Step{Step: i + 1, ReferenceID: 3 + i, CandidateID: 3 + i, Margin: 1, Noise: 2, MaxAbs: 1})
 		}
-		o := Options{Quantized: c.quantized, Shadow: c.shadow}
+		o := Options{Shadow: c.shadow}
 		got := Comparison{Prompts: []Result{r}}
 		got.classify(o)
 		if got.Kept != 0 {

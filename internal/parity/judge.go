@@ -35,8 +35,8 @@ func (c *Comparison) keep(o *Options) {
 	}
 }
 
-// opsDecide keeps what was computed in int8 if every op of every step was judged, on both sides: such a run could have failed by any of them,
-// though its tokens may prove nothing.
+// opsDecide keeps prompts of which every op of every step was judged, on both sides: such a run could have failed by any of them, though
+// its tokens may prove nothing.
 func (c *Comparison) opsDecide(o *Options) {
 	for i := range c.Prompts {
 		r := &c.Prompts[i]
@@ -53,7 +53,7 @@ func (c *Comparison) opsDecide(o *Options) {
 
 // judge fills in what follows from the measurements. prompts is how many were asked for.
 func (c *Comparison) judge(o Options, prompts int) {
-	if o.Quantized && o.Shadow == ShadowAll {
+	if o.Shadow == ShadowAll {
 		c.opsDecide(&o)
 	}
 	vacuous := c.Kept == 0 || o.RequireAll && c.Kept < len(c.Prompts)
