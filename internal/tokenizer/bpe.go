@@ -10,7 +10,7 @@ import (
 type model struct {
 	ids    map[string]int32
 	tokens map[int32]string
-	merges map[pair]merge
+	merges mergeTable
 
 	unk          int32 // what an unknown character becomes; -1: it vanishes
 	unkText      string
@@ -19,11 +19,6 @@ type model struct {
 	ignoreMerges bool // a word that is a token as a whole is that token
 	byteTokens   [256]int32
 }
-
-type pair struct{ left, right int32 }
-
-// A merge is what a pair becomes, and when: low ranks first.
-type merge struct{ rank, id int32 }
 
 func (m *model) setUnknown(token *string) {
 	if token == nil {
@@ -151,8 +146,7 @@ func (m *merger) mergeAt(i int32) (merge, bool) {
 	if s.dead || s.next < 0 {
 		return merge{}, false
 	}
-	g, ok := m.merges[pair{s.id, m.symbols[s.next].id}]
-	return g, ok
+	return m.merges.find(pair{s.id, m.symbols[s.next].id})
 }
 
 func (m *merger) apply(c candidate) {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"strconv"
-	"strings"
 )
 
 // A file is what a tokenizer.json says, before anything is built from it.
@@ -281,7 +280,7 @@ func (r *reader) model() *model {
 		r.fail("vocab is missing")
 	case mergesAt == 0:
 		r.fail("merges is missing")
-	case m.merges == nil:
+	case !m.merges.read:
 		end := r.pos
 		r.pos = mergesAt
 		r.enter(segment{key: "merges", index: -1})
@@ -297,6 +296,16 @@ func (r *reader) model() *model {
 // flag reads a boolean that may be null, which means false.
 func (r *reader) flag() bool { return !r.null() && r.bool() }
 
+// taken fails: an id has a token already.
+func (r *reader) taken(m *model, id int32) {
+	for other, its := range m.ids {
+		if its == id {
+			r.fail("id %d belongs to %q already", id, other)
+		}
+	}
+	r.fail("id %d is there twice", id)
+}
+
 func (r *reader) vocabulary(m *model) {
 	m.ids = make(map[string]int32, min(len(r.data)/32, 1<<18))
 	m.tokens = make(map[int32]string, min(len(r.data)/32, 1<<18))
@@ -305,72 +314,14 @@ func (r *reader) vocabulary(m *model) {
 		if r.err != nil {
 			return
 		}
-		if other, taken := m.tokens[id]; taken {
-			r.fail("id %d belongs to %q already", id, other)
+		before := len(m.tokens)
+		m.tokens[id] = token
+		if len(m.tokens) == before {
+			r.taken(m, id)
 		}
 		m.ids[token] = id
-		m.tokens[id] = token
 	})
 	if r.err == nil && len(m.ids) != len(m.tokens) {
 		r.fail("%d ids for %d tokens: a token is there twice", len(m.tokens), len(m.ids))
 	}
-}
-
-// merges reads the merges in their order of priority, each "left right" or ["left", "right"].
-func (r *reader) merges(m *model) {
-	m.merges = make(map[pair]merge, min(len(r.data)/48, 1<<20))
-	var rank int32
-	var joined []byte
-	r.array(func(int) {
-		left, right, ok := r.merge()
-		if !ok {
-			return
-		}
-		joined = append(append(joined[:0], left...), right...)
-		l, okL := m.ids[string(left)]
-		n, okR := m.ids[string(right)]
-		id, okJ := m.ids[string(joined)]
-		for _, t := range []struct {
-			known bool
-			token []byte
-		}{{okL, left}, {okR, right}, {okJ, joined}} {
-			if !t.known {
-				r.fail("token %q is not in model.vocab", t.token)
-				return
-			}
-		}
-		m.merges[pair{l, n}] = merge{rank: rank, id: id}
-		rank++
-	})
-}
-
-// merge reads one merge; ok is false for the version line that old files begin with, and after an error.
-func (r *reader) merge() (left, right []byte, ok bool) {
-	if r.next() == '"' {
-		line := r.text()
-		if strings.HasPrefix(string(line), "#version") {
-			return nil, nil, false
-		}
-		left, right, ok = bytes.Cut(line, []byte(" "))
-		if !ok || bytes.IndexByte(right, ' ') >= 0 {
-			r.fail("want two tokens with a space between, found %q", line)
-		}
-		return left, right, r.err == nil
-	}
-	n := 0
-	r.array(func(i int) {
-		n++
-		switch i {
-		case 0:
-			left = r.text()
-		case 1:
-			right = r.text()
-		default:
-			r.skip()
-		}
-	})
-	if n != 2 {
-		r.fail("want two tokens, found %d", n)
-	}
-	return left, right, r.err == nil
 }

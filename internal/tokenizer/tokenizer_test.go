@@ -57,6 +57,8 @@ func TestParseErrors(t *testing.T) {
 		{model(`"vocab": {"Ġ": 2147483648}`), `model.vocab["Ġ"]: want an integer from 0 to 2147483647, found 2147483648`},
 		{model(`"vocab": {"a": 1.0}`), `model.vocab.a: want an integer from 0 to 2147483647, found 1.0`},
 		{model(`"vocab": {"a": 0, "b": 0}`), `model.vocab.b: id 0 belongs to "a" already`},
+		{model(`"vocab": {"a": 0, "a": 1, "b": 0}`), `model.vocab.b: id 0 is there twice`},
+		{model(`"vocab": {"a": 0}, "merges": ["x a", "a", 7]`), `model.merges[0]: token "x" is not in model.vocab`},
 		{model(`"vocab": {"a": 0, "a": 1}`), `model.vocab: 2 ids for 1 tokens: a token is there twice`},
 		{model(`"vocab": {"a": 0, "b": 1}, "merges": ["a b"]`), `model.merges[0]: token "ab" is not in model.vocab`},
 		{model(`"merges": [["x", "a"]], "vocab": {"a": 0}`), `model.merges[0]: token "x" is not in model.vocab`},
