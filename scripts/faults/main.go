@@ -59,7 +59,7 @@ func (r *run) answer() string {
 
 func main() {
 	only := flag.String("only", "", "a regular expression: only faults and models whose name it matches; nothing is written to -o")
-	out := flag.String("o", "docs/faults.md", "the page whose score is renewed")
+	out := flag.String("o", "docs/faults.md", "where the page with its new score is written")
 	jobs := flag.Int("j", runtime.GOMAXPROCS(0), "comparisons at a time")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -74,6 +74,10 @@ func score(ctx context.Context, only, out string, jobs int) error {
 	match, err := regexp.Compile(only)
 	if err != nil {
 		return fmt.Errorf("-only: %w", err)
+	}
+	page, err := readPage()
+	if err != nil {
+		return err
 	}
 	dir, err := os.MkdirTemp("", "faults")
 	if err != nil {
@@ -95,7 +99,7 @@ func score(ctx context.Context, only, out string, jobs int) error {
 	t := count(all)
 	if only != "" {
 		fmt.Print(table(all))
-	} else if err := renew(out, t.String()+"\n\n"+table(all)); err != nil {
+	} else if err := page.write(out, t.String()+"\n\n"+table(all)); err != nil {
 		return err
 	}
 	fmt.Println(t)

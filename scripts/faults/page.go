@@ -53,16 +53,24 @@ func cell(s string) string { return strings.NewReplacer("|", `\|`, "\n", " ", "<
 
 const begin, end = "<!-- score -->\n", "<!-- /score -->\n"
 
-// renew puts text between the page's two marks and leaves the rest of it alone.
-func renew(file, text string) error {
-	page, err := os.ReadFile(file)
+// page is docs/faults.md without its score.
+type page struct{ before, after string }
+
+func readPage() (page, error) {
+	const file = "docs/faults.md"
+	text, err := os.ReadFile(file)
 	if err != nil {
-		return err
+		return page{}, err
 	}
-	before, rest, ok := strings.Cut(string(page), begin)
+	before, rest, ok := strings.Cut(string(text), begin)
 	_, after, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {
-		return fmt.Errorf("%s: want a line %s and a line %s", file, strings.TrimSpace(begin), strings.TrimSpace(end))
+		return page{}, fmt.Errorf("%s: want a line %s and a line %s", file, strings.TrimSpace(begin), strings.TrimSpace(end))
 	}
-	return os.WriteFile(file, []byte(before+begin+text+end+after), 0o644)
+	return page{before, after}, nil
+}
+
+// write writes the page with a score.
+func (p page) write(file, score string) error {
+	return os.WriteFile(file, []byte(p.before+begin+score+end+p.after), 0o644)
 }
