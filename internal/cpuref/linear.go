@@ -94,7 +94,9 @@ func (l *linear) item(s *scratch, item int) {
 }
 
 const (
-	streams     = 4 * 56 << 10 // bytes that an item reads when weights come from memory: four streams, each long enough for its speed
+	// What an item reads when weights come from memory, in bytes: four streams, each long enough for its speed, in about a tenth of a
+	// millisecond, since the Go scheduler waits for a kernel's end.
+	streams     = 4 * 448 << 10
 	tokenBlock  = 64           // of an item whose weights serve many tokens,
 	weightBlock = 60           // with so many rows of weights
 )

@@ -65,12 +65,12 @@ func coldData(d num.DType) []byte {
 func BenchmarkRows(b *testing.B) {
 	for _, d := range weightTypes {
 		data := coldData(d)
-		for _, shape := range [][2]int{{896, 896}, {4864, 896}, {2304, 9216}} {
+		for _, shape := range [][2]int{{896, 896}, {4864, 896}, {896, 4864}, {2304, 9216}} {
 			rows, cols := shape[0], shape[1]
 			stride := cols * d.Size()
 			scale, x, y := make([]float32, rows), make([]float32, cols), make([]float32, rows)
 			fill(rand.New(rand.NewPCG(6, 7)), 0, x)
-			block := max(4, 4*56<<10/stride/4*4) // rows
+			block := max(4, 4*448<<10/stride/4*4) // rows
 			// in calls f with the matrices of an op, cut as the threads of a backend cut them.
 			in := func(b *testing.B, f func(n, count int, w Matrix)) {
 				cold(b, data, rows*stride, func(at int) {
