@@ -97,8 +97,8 @@ const (
 	// What an item reads when weights come from memory, in bytes: four streams, each long enough for its speed, in about a tenth of a
 	// millisecond, since the Go scheduler waits for a kernel's end.
 	streams     = 4 * 448 << 10
-	tokenBlock  = 64           // of an item whose weights serve many tokens,
-	weightBlock = 60           // with so many rows of weights
+	tokenBlock  = 64 // of an item whose weights serve many tokens,
+	weightBlock = 60 // with so many rows of weights
 )
 
 // cut says how many tokens and how many rows of weights are an item.
