@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"bytes"
+	"fmt"
 	"math/bits"
 	"strings"
 	"sync"
@@ -22,8 +23,7 @@ type mergeTable struct {
 
 type mergeSlot struct {
 	pair
-	merge
-	used bool
+	after, id int32 // one more than the rank, 0 in a free slot; and what the pair becomes
 }
 
 // build fills the table with merges in their order of priority. Of a pair that is there twice, the last one counts.
@@ -31,7 +31,7 @@ func (t *mergeTable) build(pairs []pair, ids []int32) {
 	t.shift = 63 - bits.Len(uint(len(pairs)))
 	t.slots = make([]mergeSlot, 1<<(64-t.shift))
 	for rank, p := range pairs {
-		*t.slot(p) = mergeSlot{p, merge{int32(rank), ids[rank]}, true}
+		*t.slot(p) = mergeSlot{p, int32(rank) + 1, ids[rank]}
 	}
 }
 
@@ -39,7 +39,7 @@ func (t *mergeTable) build(pairs []pair, ids []int32) {
 func (t *mergeTable) slot(p pair) *mergeSlot {
 	const golden = 0x9e3779b97f4a7c15 // 2⁶⁴ over the golden ratio (Knuth, volume 3, 6.4)
 	for i := (uint64(uint32(p.left))<<32 | uint64(uint32(p.right))) * golden >> t.shift; ; i++ {
-		if s := &t.slots[i&uint64(len(t.slots)-1)]; !s.used || s.pair == p {
+		if s := &t.slots[i&uint64(len(t.slots)-1)]; s.after == 0 || s.pair == p {
 			return s
 		}
 	}
@@ -47,55 +47,69 @@ func (t *mergeTable) slot(p pair) *mergeSlot {
 
 func (t *mergeTable) find(p pair) (merge, bool) {
 	s := t.slot(p)
-	return s.merge, s.used
+	return merge{s.after - 1, s.id}, s.after > 0
 }
 
 // A mergeBatch is some merges in a row. Their tokens are looked up while the next ones are read.
 type mergeBatch struct {
-	index       []int // in the file's array
-	left, right [][]byte
-	pairs       []pair
-	ids         []int32
-	unknown     []byte // the first token that the vocabulary lacks; it is in merge len(ids)
+	texts   *mergeTexts // until they are looked up
+	pairs   []pair
+	ids     []int32
+	unknown error // the first token that the vocabulary lacks
+	at      int   // its merge's place in the file's array
 }
 
-const batchMerges = 8192
+// mergeTexts are the tokens of a batch's merges, by their places in the file's array. Few are alive at a time.
+type mergeTexts struct {
+	index       [batchMerges]int32
+	left, right [batchMerges][]byte
+	n           int
+}
+
+const batchMerges = 4096
 
 // merges reads the merges, each "left right" or ["left", "right"], the most important first.
 func (r *reader) merges(m *model) {
 	var all []*mergeBatch
 	var wait sync.WaitGroup
-	begin := func(b *mergeBatch) { wait.Go(func() { b.lookUp(m.ids) }) }
+	texts := sync.Pool{New: func() any { return new(mergeTexts) }}
+	begin := func(t *mergeTexts) {
+		b := &mergeBatch{texts: t}
+		all = append(all, b)
+		wait.Go(func() {
+			b.lookUp(m.ids)
+			b.texts = nil
+			t.n = 0
+			texts.Put(t)
+		})
+	}
+	t := texts.Get().(*mergeTexts)
 	r.array(func(i int) {
 		left, right, ok := r.merge()
 		if !ok {
 			return
 		}
-		n := len(all)
-		if n == 0 || len(all[n-1].index) == batchMerges {
-			if n > 0 {
-				begin(all[n-1])
-			}
-			all = append(all, &mergeBatch{})
-			n++
+		t.index[t.n], t.left[t.n], t.right[t.n] = int32(i), left, right
+		if t.n++; t.n == batchMerges {
+			begin(t)
+			t = texts.Get().(*mergeTexts)
 		}
-		b := all[n-1]
-		b.index, b.left, b.right = append(b.index, i), append(b.left, left), append(b.right, right)
 	})
-	if n := len(all); n > 0 {
-		begin(all[n-1])
-	}
+	begin(t)
 	wait.Wait()
-	var pairs []pair
-	var ids []int32
+	n := 0
 	for _, b := range all {
 		if b.unknown != nil {
 			r.err = nil // it was found further down
-			r.enter(segment{index: b.index[len(b.ids)]})
-			r.fail("token %q is not in model.vocab", b.unknown)
+			r.enter(segment{index: b.at})
+			r.fail("%v", b.unknown)
 			r.leave()
 			return
 		}
+		n += len(b.ids)
+	}
+	pairs, ids := make([]pair, 0, n), make([]int32, 0, n)
+	for _, b := range all {
 		pairs, ids = append(pairs, b.pairs...), append(ids, b.ids...)
 	}
 	m.merges.read = true
@@ -103,16 +117,17 @@ func (r *reader) merges(m *model) {
 }
 
 func (b *mergeBatch) lookUp(vocabulary map[string]int32) {
-	b.pairs, b.ids = make([]pair, 0, len(b.index)), make([]int32, 0, len(b.index))
+	t := b.texts
+	b.pairs, b.ids = make([]pair, 0, t.n), make([]int32, 0, t.n)
 	var joined []byte
-	for i, left := range b.left {
-		right := b.right[i]
+	for i := range t.n {
+		left, right := t.left[i], t.right[i]
 		joined = append(append(joined[:0], left...), right...)
 		var found [3]int32
 		for k, token := range [][]byte{left, right, joined} {
 			id, ok := vocabulary[string(token)]
 			if !ok {
-				b.unknown = bytes.Clone(token)
+				b.unknown, b.at = fmt.Errorf("token %q is not in model.vocab", token), int(t.index[i])
 				return
 			}
 			found[k] = id
