@@ -111,7 +111,7 @@ func plainStrings(text string) (list []string, ok bool) {
 
 // unescape is the text of a JSON string with escapes. It leaves alone what only encoding/json would understand.
 func unescape(s string) (string, bool) {
-	var text []byte
+	text := make([]byte, 0, len(s))
 	for i := 0; i < len(s); i++ {
 		if s[i] != '\\' {
 			text = append(text, s[i])
