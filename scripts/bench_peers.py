@@ -211,10 +211,11 @@ def prepare(model, args, left_out):
         model["gguf"] = args.gguf / f"{model['name']}-{model['stored']}.gguf"
         if not model["gguf"].exists():
             part = model["gguf"].with_suffix(".part")
-            try:
-                ct2_to_gguf.write(m, part)
-            except Exception as e:  # a block that llama.cpp has under no name known here, or no memory
-                model["failed"]["llama.cpp"], model["gguf"] = f"no GGUF file: {e}", None
+            # In a process of its own: the kernel counts a parent's peak memory as its later children's.
+            made = subprocess.run([sys.executable, HERE / "ct2_to_gguf.py", model["directory"], part], stderr=subprocess.PIPE, text=True)
+            if made.returncode:  # a block that llama.cpp has under no name known here, or no memory
+                why = (made.stderr.strip().splitlines() or [f"exit {made.returncode}"])[-1]
+                model["failed"]["llama.cpp"], model["gguf"] = f"no GGUF file: {why}", None
             else:
                 part.rename(model["gguf"])
     for file in filter(None, [model["directory"] / "model.bin", model["gguf"]]):  # into the page cache
