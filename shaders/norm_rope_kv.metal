@@ -4,6 +4,7 @@ using namespace metal;
 #pragma METAL fp math_mode(safe)
 #pragma METAL fp contract(off)
 
+#include "rms.h"
 #include "rotation.h"
 
 struct NormRoPEKVArgs { uint dim, rotaryDim, interleaved, heads, kvHeads, qStride, kStride, vStride; float eps, offset; };
@@ -32,12 +33,7 @@ template <typename T>
     device T *to = query ? out + (ulong(t) * args.heads + h) * dim : kcache + (ulong(t) * args.kvHeads + h) * dim;
     device const float *w = query ? qW : kW;
     table += ulong(t) * args.rotaryDim;
-    float sum = 0.0f;
-    for (uint i = lane; i < dim; i += 32) {
-        float e = float(x[i]);
-        sum = fma(e, e, sum);
-    }
-    float inv = precise::rsqrt(simd_sum(sum) / float(dim) + args.eps);
+    float inv = inverse_rms(x, dim, args.eps, lane);
     for (uint i = lane; i < dim; i += 32) {
         float e = normed(x, w, i, inv, args.offset);
         if (i < args.rotaryDim) {

@@ -4,18 +4,9 @@ using namespace metal;
 #pragma METAL fp math_mode(safe)
 #pragma METAL fp contract(off)
 
-struct ResidualArgs { uint dim, hasBefore, hasAfter; float eps, offset, nextEps, nextOffset; };
+#include "rms.h"
 
-// 1 / sqrt(mean(x^2) + eps), as rmsnorm.metal adds up. All lanes of a simdgroup take part.
-template <typename T>
-inline float inverse_rms(device const T *x, uint dim, float eps, uint lane) {
-    float sum = 0.0f;
-    for (uint i = lane; i < dim; i += 32) {
-        float v = float(x[i]);
-        sum = fma(v, v, sum);
-    }
-    return precise::rsqrt(simd_sum(sum) / float(dim) + eps);
-}
+struct ResidualArgs { uint dim, hasBefore, hasAfter; float eps, offset, nextEps, nextOffset; };
 
 // rmsnorm, add and rmsnorm in one: y = a + b, or a + norm(b) if hasBefore; next = norm(y) if hasAfter. A simdgroup for each row t; a lane
 // writes and reads again its own elements only. The bits are those of the three kernels: what they would have written is

@@ -4,10 +4,11 @@ using namespace metal;
 #pragma METAL fp math_mode(safe)
 #pragma METAL fp contract(off)
 
+#include "rms.h"
+
 struct RMSNormArgs { uint dim, stride; float eps, offset; };
 
 // out[t,h,i] = x[t,h,i] / sqrt(mean(x[t,h]^2) + eps) * (offset + w[i]); a simdgroup for each row t and head h.
-// Each lane adds up its stride of the squares, simd_sum adds the lanes.
 template <typename T>
 [[kernel]] void rmsnorm(device T *out [[buffer(0)]], device const T *x [[buffer(1)]],
                         device const float *w [[buffer(2)]], constant RMSNormArgs &args [[buffer(3)]],
@@ -15,12 +16,7 @@ template <typename T>
                         uint lane [[thread_index_in_simdgroup]]) {
     out += (ulong(group.y) * groups.x + group.x) * args.dim;
     x += ulong(group.y) * args.stride + group.x * args.dim;
-    float sum = 0.0f;
-    for (uint i = lane; i < args.dim; i += 32) {
-        float v = float(x[i]);
-        sum = fma(v, v, sum);
-    }
-    float inv = precise::rsqrt(simd_sum(sum) / float(args.dim) + args.eps);
+    float inv = inverse_rms(x, args.dim, args.eps, lane);
     for (uint i = lane; i < args.dim; i += 32) {
         out[i] = T(float(x[i]) * inv * (args.offset + w[i]));
     }
