@@ -137,19 +137,36 @@ func sumLoop(name string, i, k Register, step int, body func(u int)) {
 	JLT(LabelRef(name + "_short"))
 }
 
+// spaced is pointers to rows: the first, and each the stride after the one before.
+func spaced(first, stride Register, rows int) []Register {
+	row := []Register{first}
+	for r := 1; r < rows; r++ {
+		p := GP64()
+		LEAQ(Mem{Base: row[r-1], Index: stride, Scale: 1}, p)
+		row = append(row, p)
+	}
+	return row
+}
+
+// nextTile ends a tile of M rows of x times the rows wr of w, whose results go to the parameter out, and goes on with the next rows of w.
+func nextTile(name, out string, M int, wr []Register, ldw, w, n Register) {
+	Label(name + "_next")
+	advance("lanes", 32*M*len(wr))
+	advance(out, 4*len(wr))
+	LEAQ(Mem{Base: wr[len(wr)-1], Index: ldw, Scale: 1}, w)
+	DECQ(n)
+	JNE(LabelRef(name + "_tile"))
+	VZEROUPPER()
+	RET()
+}
+
 // dotRows walks four rows at once, far apart, so that memory serves four streams.
 func dotRows(t elem) {
 	name := "dotRows" + t.name
 	TEXT(name, NOSPLIT, "func(w *byte, near, far int, scale, x *float32, k int, y *float32, skip, n int, lanes *float32, mode int)")
 	Doc(fmt.Sprintf("%s: see dotRowsFunc.", name))
 	Pragma("noescape")
-	row := []Register{Load(Param("w"), GP64())}
-	far := Load(Param("far"), GP64())
-	for r := 1; r < 4; r++ {
-		p := GP64()
-		LEAQ(Mem{Base: row[r-1], Index: far, Scale: 1}, p)
-		row = append(row, p)
-	}
+	row := spaced(Load(Param("w"), GP64()), Load(Param("far"), GP64()), 4)
 	near, n := Load(Param("near"), GP64()), Load(Param("n"), GP64())
 	x, k := Load(Param("x"), GP64()), Load(Param("k"), GP64())
 	y, skip := Load(Param("y"), GP64()), Load(Param("skip"), GP64())
@@ -217,13 +234,7 @@ func dotTile(t elem) {
 	TEXT(name, NOSPLIT, "func(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy, n int, lanes *float32, mode int)")
 	Doc(fmt.Sprintf("%s: see dotTileFunc.", name))
 	Pragma("noescape")
-	xr := []Register{Load(Param("x"), GP64())}
-	ldx := Load(Param("ldx"), GP64())
-	for m := 1; m < M; m++ {
-		p := GP64()
-		LEAQ(Mem{Base: xr[m-1], Index: ldx, Scale: 1}, p)
-		xr = append(xr, p)
-	}
+	xr := spaced(Load(Param("x"), GP64()), Load(Param("ldx"), GP64()), M)
 	w, ldw := Load(Param("w"), GP64()), Load(Param("ldw"), GP64())
 	k, n := Load(Param("k"), GP64()), Load(Param("n"), GP64())
 	i := GP64()
@@ -233,12 +244,7 @@ func dotTile(t elem) {
 	}
 
 	Label(name + "_tile")
-	wr := []Register{w}
-	for r := 1; r < N; r++ {
-		p := GP64()
-		LEAQ(Mem{Base: wr[r-1], Index: ldw, Scale: 1}, p)
-		wr = append(wr, p)
-	}
+	wr := spaced(w, ldw, N)
 	if t.name == "I8" {
 		s := Load(Param("scale"), GP64())
 		for r := range N {
@@ -277,12 +283,5 @@ func dotTile(t elem) {
 			ADDQ(ldy, out)
 		}
 	}
-	Label(name + "_next")
-	advance("lanes", 32*M*N)
-	advance("y", 4*N)
-	LEAQ(Mem{Base: wr[N-1], Index: ldw, Scale: 1}, w)
-	DECQ(n)
-	JNE(LabelRef(name + "_tile"))
-	VZEROUPPER()
-	RET()
+	nextTile(name, "y", M, wr, ldw, w, n)
 }

@@ -180,6 +180,13 @@ func (a *arm) sumLoop(name string, step int, body func()) {
 	a.label(name + "_done")
 }
 
+// spaced makes the registers rows after the first pointers, each the stride after the one before.
+func (a *arm) spaced(stride string, rows []string) {
+	for r := 1; r < len(rows); r++ {
+		a.p("ADD %s, %s, %s", stride, rows[r-1], rows[r])
+	}
+}
+
 // offset computes R to k elements of size bytes.
 func (a *arm) offset(size int, reg string) {
 	shift := map[int]int{1: 0, 2: 1, 4: 2}[size]
@@ -193,9 +200,7 @@ func (a *arm) dotRows(t elem) {
 		"k int", "y *float32", "skip int", "n int", "lanes *float32", "mode int")
 	a.args("w R0", "far R4", "near R5", "x R6", "k R8", "y R9", "skip R10", "n R11", "lanes R12", "mode R13", "scale R20")
 	rows := []string{"R0", "R1", "R2", "R3"}
-	for r := 1; r < 4; r++ {
-		a.p("ADD R4, %s, %s", rows[r-1], rows[r])
-	}
+	a.spaced("R4", rows)
 	a.offset(t.size, "R14")
 	a.p("SUB R14, R5, R5") // from a row's end to the next row
 
@@ -251,16 +256,12 @@ func (a *arm) dotTile(t elem) {
 		"k int", "y *float32", "ldy int", "n int", "lanes *float32", "mode int")
 	a.args("x R0", "ldx R14", "w R4", "ldw R7", "k R8", "y R9", "ldy R10", "n R11", "lanes R12", "mode R13", "scale R20")
 	xs, ws := []string{"R0", "R1", "R2", "R3"}, []string{"R4", "R5", "R6"}
-	for m := 1; m < M; m++ {
-		a.p("ADD R14, %s, %s", xs[m-1], xs[m])
-	}
+	a.spaced("R14", xs)
 	a.offset(4, "R15")
 	a.offset(t.size, "R19")
 
 	a.label(name + "_tile")
-	for r := 1; r < N; r++ {
-		a.p("ADD R7, %s, %s", ws[r-1], ws[r])
-	}
+	a.spaced("R7", ws)
 	a.lanesIn(name, 0, 2*M*N)
 	a.sumLoop(name, 8, func() {
 		for r, p := range ws {

@@ -74,13 +74,7 @@ func rowsInt8() {
 	TEXT(name, NOSPLIT, "func(w *byte, near, far int, x *int8, k int, sum *int32, skip, n int)")
 	Doc(name + ": see int8Funcs.")
 	Pragma("noescape")
-	row := []Register{Load(Param("w"), GP64())}
-	far := Load(Param("far"), GP64())
-	for r := 1; r < 4; r++ {
-		p := GP64()
-		LEAQ(Mem{Base: row[r-1], Index: far, Scale: 1}, p)
-		row = append(row, p)
-	}
+	row := spaced(Load(Param("w"), GP64()), Load(Param("far"), GP64()), 4)
 	near, n := Load(Param("near"), GP64()), Load(Param("n"), GP64())
 	x, k := Load(Param("x"), GP64()), Load(Param("k"), GP64())
 	sum, skip := Load(Param("sum"), GP64()), Load(Param("skip"), GP64())
@@ -129,13 +123,7 @@ func tileInt8() {
 	Doc(name + ": see int8Funcs.")
 	Pragma("noescape")
 	k, wide, i := Load(Param("k"), GP64()), Load(Param("wide"), GP64()), GP64()
-	xr := []Register{Load(Param("x"), GP64())}
-	ldx := Load(Param("ldx"), GP64())
-	for m := 1; m < M; m++ {
-		p := GP64()
-		LEAQ(Mem{Base: xr[m-1], Index: ldx, Scale: 1}, p)
-		xr = append(xr, p)
-	}
+	xr := spaced(Load(Param("x"), GP64()), Load(Param("ldx"), GP64()), M)
 	XORQ(i, i)
 	Label(name + "_widen")
 	for m, p := range xr {
@@ -149,12 +137,7 @@ func tileInt8() {
 	w, ldw, n := Load(Param("w"), GP64()), Load(Param("ldw"), GP64()), Load(Param("n"), GP64())
 
 	Label(name + "_tile")
-	wr := []Register{w}
-	for r := 1; r < N; r++ {
-		p := GP64()
-		LEAQ(Mem{Base: wr[r-1], Index: ldw, Scale: 1}, p)
-		wr = append(wr, p)
-	}
+	wr := spaced(w, ldw, N)
 	acc := make([]VecVirtual, M*N)
 	for a := range acc {
 		acc[a] = ymm()
@@ -184,12 +167,5 @@ func tileInt8() {
 			ADDQ(ld, out)
 		}
 	}
-	Label(name + "_next")
-	advance("lanes", 32*M*N)
-	advance("sum", 4*N)
-	LEAQ(Mem{Base: wr[N-1], Index: ldw, Scale: 1}, w)
-	DECQ(n)
-	JNE(LabelRef(name + "_tile"))
-	VZEROUPPER()
-	RET()
+	nextTile(name, "sum", M, wr, ldw, w, n)
 }

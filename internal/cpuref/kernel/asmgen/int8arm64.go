@@ -90,9 +90,7 @@ func (a *arm) rowsInt8(dot bool) {
 	a.function(name, "w *byte", "near int", "far int", "x *int8", "k int", "sum *int32", "skip int", "n int")
 	a.args("w R0", "far R4", "near R5", "x R6", "k R8", "sum R9", "skip R10", "n R11")
 	rows := []string{"R0", "R1", "R2", "R3"}
-	for r := 1; r < 4; r++ {
-		a.p("ADD R4, %s, %s", rows[r-1], rows[r])
-	}
+	a.spaced("R4", rows)
 	a.p("SUB R8, R5, R5") // from a row's end to the next row
 
 	a.label(name + "_row")
@@ -130,14 +128,10 @@ func (a *arm) tileInt8(dot bool) {
 	a.function(name, "x *int8", "ldx int", "w *byte", "ldw int", "k int", "sum *int32", "ld int", "n int", "lanes *float32", "mode int", "wide *int16")
 	a.args("x R0", "ldx R14", "w R4", "ldw R7", "k R8", "sum R9", "ld R10", "n R11", "lanes R12", "mode R13")
 	xs, ws := []string{"R0", "R1", "R2", "R3"}, []string{"R4", "R5", "R6"}
-	for m := 1; m < M; m++ {
-		a.p("ADD R14, %s, %s", xs[m-1], xs[m])
-	}
+	a.spaced("R14", xs)
 
 	a.label(name + "_tile")
-	for r := 1; r < N; r++ {
-		a.p("ADD R7, %s, %s", ws[r-1], ws[r])
-	}
+	a.spaced("R7", ws)
 	a.lanesIn(name, 0, M*N)
 	a.sumLoop(name, 16, func() {
 		for r, p := range ws {

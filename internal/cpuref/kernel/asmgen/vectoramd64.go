@@ -320,12 +320,7 @@ func readFour() {
 	Doc("readFour: see readFunc.")
 	Pragma("noescape")
 	stride, n, i := pointer("stride"), pointer("n"), GP64()
-	stream := []Register{pointer("p")}
-	for r := 1; r < 4; r++ {
-		p := GP64()
-		LEAQ(Mem{Base: stream[r-1], Index: stride, Scale: 1}, p)
-		stream = append(stream, p)
-	}
+	stream := spaced(pointer("p"), stride, 4)
 	var acc [8]VecVirtual
 	for a := range acc {
 		acc[a] = ymm()
@@ -359,12 +354,7 @@ func fetch() {
 	Doc("fetch: see fetchFunc.")
 	Pragma("noescape")
 	near, far, n, bytes, i := pointer("near"), pointer("far"), pointer("n"), pointer("bytes"), GP64()
-	stream := []Register{pointer("p")}
-	for r := 1; r < 4; r++ {
-		p := GP64()
-		LEAQ(Mem{Base: stream[r-1], Index: far, Scale: 1}, p)
-		stream = append(stream, p)
-	}
+	stream := spaced(pointer("p"), far, 4)
 	Label("fetch_row")
 	XORQ(i, i)
 	Label("fetch_line")
