@@ -13,47 +13,10 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"llmrun/internal/engine"
+	"llmrun/internal/schematest"
 )
 
-// benchSchemaOf reads the published schema. It lets programs meet keys that they do not know; we must know all of ours, so here every object that
-// requires keys is closed.
-func benchSchemaOf(t *testing.T) *jsonschema.Schema {
-	t.Helper()
-	data, err := os.ReadFile("../../docs/schema/bench-1.schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tree, err := jsonschema.UnmarshalJSON(bytes.NewReader(data))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var closeObjects func(tree any)
-	closeObjects = func(tree any) {
-		switch x := tree.(type) {
-		case map[string]any:
-			if _, ok := x["required"]; ok {
-				x["additionalProperties"] = false
-			}
-			for _, v := range x {
-				closeObjects(v)
-			}
-		case []any:
-			for _, v := range x {
-				closeObjects(v)
-			}
-		}
-	}
-	closeObjects(tree)
-	c := jsonschema.NewCompiler()
-	if err := c.AddResource("bench.json", tree); err != nil {
-		t.Fatal(err)
-	}
-	s, err := c.Compile("bench.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
+const benchSchemaFile = "../../docs/schema/bench-1.schema.json"
 
 func valid(t *testing.T, text string) error {
 	t.Helper()
@@ -61,7 +24,7 @@ func valid(t *testing.T, text string) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return benchSchemaOf(t).Validate(value)
+	return schematest.Strict(t, benchSchemaFile).Validate(value)
 }
 
 // What a cache gives is limit enough for tests.

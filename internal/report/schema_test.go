@@ -3,62 +3,19 @@ package report
 import (
 	"bytes"
 	"encoding/json"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"llmrun/internal/schematest"
 )
 
 const schemaFile = "../../docs/schema/compare-1.schema.json"
 
-// compileSchema reads the published schema. It lets programs meet keys that they do not know; we must know all of ours, so here every
-// object is closed.
-func compileSchema(t *testing.T) *jsonschema.Schema {
-	t.Helper()
-	data, err := os.ReadFile(schemaFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tree, err := jsonschema.UnmarshalJSON(bytes.NewReader(data))
-	if err != nil {
-		t.Fatal(err)
-	}
-	closeObjects(tree)
-	c := jsonschema.NewCompiler()
-	c.DefaultDraft(jsonschema.Draft4) // so that the file must name its own
-	if err := c.AddResource("compare.json", tree); err != nil {
-		t.Fatal(err)
-	}
-	s, err := c.Compile("compare.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if s.DraftVersion != 2020 {
-		t.Errorf("want draft 2020-12, got %d", s.DraftVersion)
-	}
-	return s
-}
-
-func closeObjects(tree any) {
-	switch x := tree.(type) {
-	case map[string]any:
-		if _, ok := x["required"]; ok {
-			x["additionalProperties"] = false
-		}
-		for _, v := range x {
-			closeObjects(v)
-		}
-	case []any:
-		for _, v := range x {
-			closeObjects(v)
-		}
-	}
-}
-
 // TestSchema holds the JSON of every comparison to the published schema.
 func TestSchema(t *testing.T) {
-	s := compileSchema(t)
+	s := schematest.Strict(t, schemaFile)
 	for name, c := range fixtures() {
 		var b bytes.Buffer
 		if err := JSON(&b, c); err != nil {
@@ -76,7 +33,7 @@ func TestSchema(t *testing.T) {
 
 // TestSchemaRefuses: the schema says no to what is none.
 func TestSchemaRefuses(t *testing.T) {
-	s := compileSchema(t)
+	s := schematest.Strict(t, schemaFile)
 	var b bytes.Buffer
 	if err := JSON(&b, gelu()); err != nil {
 		t.Fatal(err)
