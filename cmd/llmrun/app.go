@@ -83,8 +83,10 @@ and compares the two token by token. On machines without Metal the same shaders 
 			return unknownCommand(args)
 		},
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+		Version:       version(), // so that there is --version
 		SilenceErrors: true, SilenceUsage: true,
 	}
+	root.SetVersionTemplate(versionLine())
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	root.SetFlagErrorFunc(unknownFlag)
@@ -106,13 +108,17 @@ func unknownCommand(args []string) error {
 
 // unknownFlag suggests the nearest flag.
 func unknownFlag(c *cobra.Command, err error) error {
+	at := c.Name() + ": "
+	if !c.HasParent() {
+		at = "" // complain names the program
+	}
 	name, found := strings.CutPrefix(err.Error(), "unknown flag: --")
 	if !found {
-		return hint(fmt.Errorf("%s: %w", c.Name(), err), c.CommandPath()+" --help")
+		return hint(fmt.Errorf("%s%w", at, err), c.CommandPath()+" --help")
 	}
 	var names []string
 	c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-	return hint(fmt.Errorf("%s: there is no flag --%s", c.Name(), name),
+	return hint(fmt.Errorf("%sthere is no flag --%s", at, name),
 		c.CommandPath()+" --"+near.One(name, names, "help"))
 }
 

@@ -246,6 +246,7 @@ func TestOtherCommands(t *testing.T) {
 	}{
 		{[]string{"version"}, "llmrun ", exitDone}, {[]string{"models"}, "tiny-gemma2", exitDone}, {[]string{"env"}, "cpu reference", exitDone},
 		{[]string{"help"}, "compare", exitDone}, {nil, "compare", exitDone}, {[]string{"completion", "bash"}, "bash completion", exitDone},
+		{[]string{"--version"}, "llmrun ", exitDone}, {[]string{"--versoin"}, "llmrun: there is no flag --versoin\nhint: llmrun --version\n", exitCannotRun},
 		{[]string{"genrate"}, "hint: llmrun generate", exitCannotRun}, {[]string{"compare", "now"}, "now", exitCannotRun},
 	} {
 		out, talk, exit := command("", c.args...)

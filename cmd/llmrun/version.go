@@ -12,10 +12,15 @@ func newVersionCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "print the version", Args: noArguments("llmrun help"),
 		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintln(a.stdout, "llmrun", version(), runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH)
+			_, err := fmt.Fprint(a.stdout, versionLine())
 			return err
 		},
 	}
+}
+
+// versionLine is what llmrun version and llmrun --version print.
+func versionLine() string {
+	return fmt.Sprintln("llmrun", version(), runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH)
 }
 
 // version is what the Go tool wrote into the program: a module version, else the commit, else "development".
