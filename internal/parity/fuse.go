@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -99,11 +98,7 @@ func (t *legText) rounding(plain, fused [][]float32) (broken string) {
 	return ""
 }
 
-func sameBits(x, y [][]float32) bool {
-	return slices.EqualFunc(x, y, func(a, b []float32) bool {
-		return slices.EqualFunc(a, b, func(v, w float32) bool { return math.Float32bits(v) == math.Float32bits(w) })
-	})
-}
+func sameBits(x, y [][]float32) bool { return slices.EqualFunc(x, y, equalBits) }
 
 // guilty finds the first exact fusion that changes bits by itself, and the first product that was given other ones.
 func (s *side) guilty(ctx context.Context, t *legText, plain [][]float32, exact []engine.Fusion) (outcome, error) {

@@ -160,7 +160,7 @@ func (s *side) decodeRows(ctx context.Context, t *legText) ([][]float32, error) 
 
 // same holds a row of logits to another of the same backend: the reference guarantees its bits; any other may round differently.
 func (t *legText) same(s *side, step int, want, got []float32) (broken string, bits bool) {
-	if slices.EqualFunc(want, got, func(a, b float32) bool { return math.Float32bits(a) == math.Float32bits(b) }) && engine.CountNonFinite(want) == 0 {
+	if equalBits(want, got) && engine.CountNonFinite(want) == 0 {
 		return "", true
 	}
 	allowed := t.allowed
@@ -171,6 +171,11 @@ func (t *legText) same(s *side, step int, want, got []float32) (broken string, b
 		return fmt.Sprintf("step %d: max|Δlogit| %.2g, allowed %.2g", step, d, allowed), false
 	}
 	return "", false
+}
+
+// equalBits: the same bits, NaNs included.
+func equalBits(x, y []float32) bool {
+	return slices.EqualFunc(x, y, func(a, b float32) bool { return math.Float32bits(a) == math.Float32bits(b) })
 }
 
 // sameRows holds rows to rows; the first difference is told.
