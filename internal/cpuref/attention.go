@@ -15,7 +15,7 @@ func (b *Backend) kvWrite(o *engine.KVWrite, out, in operands) {
 // block and all heads that share a KV head. A single token reads the cache once: its blocks are whole rows of the cache, or as much of
 // them as there are threads, because memory is fast along a row only; and a block is first read from memory in the order that memory likes, then used.
 const (
-	keyBlock    = 60 // keys that many tokens are multiplied with
+	keyBlock    = 48 // keys that many tokens are multiplied with
 	valueBlock  = 64 // values that stay in a core's cache while all heads and tokens sum them
 	valueTokens = 9
 	columnBlock = 64

@@ -13,7 +13,7 @@ import (
 var generic = &Set{
 	Name:        "generic",
 	dotRows:     byType(genericRows),
-	dotTile:     byType(genericTile),
+	tilers:      []tiler{{4, 3, byType(genericTile), genericTileInt8}},
 	int8:        genericInt8,
 	weightedSum: genericWeightedSum,
 	weigh:       []weigher{{1, lanes, genericWeigh}},

@@ -16,8 +16,6 @@ const wholeInt8 = 16
 // int8Funcs are the inner loops. k is a multiple of 16, and n of magnitude, quantize and rescale one of 8.
 type int8Funcs struct {
 	rows func(w *byte, near, far int, x *int8, k int, sum *int32, skip, n int) // as dotRowsFunc
-	// As dotTileFunc; lanes are int32. wide is room for 4·k.
-	tile func(x *int8, ldx int, w *byte, ldw, k int, sum *int32, ld, n int, lanes *float32, mode int, wide *int16)
 	// magnitude gives the largest |x| of each of 8 lanes, or an infinity, or some NaN.
 	magnitude func(x *float32, n int, lanes *float32)
 	quantize  func(q *int8, x *float32, a float32, n int)                              // x·a to the nearest integer, ties to even; |x·a| < 128
@@ -85,15 +83,15 @@ func (s *Set) QuantizedProduct(t *Temp, out Floats, x Quantized, rows int, w Mat
 		panic(fmt.Sprintf("BUG: %d quantized rows · [%d %d] of %v, %d bytes apart: %d bytes, %d scales, %d inputs, %d outputs", rows, w.Rows, w.Cols,
 			w.DType, w.Stride, len(w.Data), len(w.Scale), len(x.Data), len(out.Data)))
 	}
-	whole := w.Cols &^ (wholeInt8 - 1)
+	whole, tiler := w.Cols&^(wholeInt8-1), s.tiler(rows, w.Rows)
 	switch {
 	case whole == 0:
 		for m := range rows {
 			clear(sums(out, m, w.Rows))
 		}
-	case rows >= 4 && w.Rows >= 3:
-		t.tile(rows, w.Rows, whole, func(m, n, k, columns, count int, kept *float32, mode int) {
-			s.int8.tile(&x.Data[m*x.Stride+k], x.Stride, &w.Data[n*w.Stride+k], w.Stride, columns, &sums(out, m, w.Rows)[n], 4*out.Stride, count, kept, mode, &t.x16[0])
+	case tiler != nil:
+		t.tile(tiler, rows, w.Rows, whole, func(m, n, k, columns, count int, kept *float32, mode int) {
+			tiler.int8(&x.Data[m*x.Stride+k], x.Stride, &w.Data[n*w.Stride+k], w.Stride, columns, &sums(out, m, w.Rows)[n], 4*out.Stride, count, kept, mode, &t.x16[0])
 		})
 	default:
 		quarter := w.Rows / 4
@@ -136,23 +134,6 @@ var genericInt8 = int8Funcs{
 			}
 		}
 	},
-	tile: func(x *int8, ldx int, w *byte, ldw, k int, sum *int32, ld, n int, kept *float32, mode int, _ *int16) {
-		for i := range 3 * n {
-			for m := range 4 {
-				c := dotInt8(unsafe.Slice(move(x, m*ldx), k), unsafe.Slice(move(w, i*ldw), k))
-				put := move(sum, m*ld+4*i)
-				if lane := (*int32)(unsafe.Pointer(move(kept, 32*(12*(i/3)+3*m+i%3)))); mode != 0 { // one lane of eight is enough
-					if mode&modeContinue != 0 {
-						c += *lane
-					}
-					if mode&modeLeave != 0 {
-						put = lane
-					}
-				}
-				*put = c
-			}
-		}
-	},
 	magnitude: func(x *float32, n int, kept *float32) {
 		l := unsafe.Slice(kept, lanes)
 		clear(l)
@@ -173,4 +154,22 @@ var genericInt8 = int8Funcs{
 			y[i] = stored(float32(float32(c)*inverse) / d[i])
 		}
 	},
+}
+
+func genericTileInt8(x *int8, ldx int, w *byte, ldw, k int, sum *int32, ld, n int, kept *float32, mode int, _ *int16) {
+	for i := range 3 * n {
+		for m := range 4 {
+			c := dotInt8(unsafe.Slice(move(x, m*ldx), k), unsafe.Slice(move(w, i*ldw), k))
+			put := move(sum, m*ld+4*i)
+			if lane := (*int32)(unsafe.Pointer(move(kept, 32*(12*(i/3)+3*m+i%3)))); mode != 0 { // one lane of eight is enough
+				if mode&modeContinue != 0 {
+					c += *lane
+				}
+				if mode&modeLeave != 0 {
+					put = lane
+				}
+			}
+			*put = c
+		}
+	}
 }

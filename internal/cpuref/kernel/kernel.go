@@ -1,5 +1,5 @@
-// Package kernel holds the inner loops of the CPU reference, in three forms with the same bits: plain Go, AVX2 with FMA and F16C
-// for amd64, NEON for arm64. Package cpuref's documentation is their specification.
+// Package kernel holds the inner loops of the CPU reference, in forms with the same bits: plain Go, AVX2 with FMA and F16C
+// for amd64 and more of them with AVX-512, NEON for arm64. Package cpuref's documentation is their specification.
 //
 // Sums run in eight lanes by index modulo 8, each a chain of fused multiply-adds, so a lane of the sum is a lane of a register (or of
 // two) whatever the shape of the loop: rows by rows, in tiles, with the terms cut into pieces and the lanes put aside in between.
@@ -16,6 +16,7 @@ import (
 )
 
 //go:generate go -C asmgen run . amd64 ../kernel_amd64.s ../stubs_amd64.go
+//go:generate go -C asmgen run . avx512 ../avx512_amd64.s ../stubs_avx512_amd64.go
 //go:generate go -C asmgen run . arm64 ../kernel_arm64.s ../stubs_arm64.go
 
 // lanes is the number of partial sums of every sum.
@@ -33,9 +34,19 @@ const (
 // are bytes. k is a multiple of 8. scale, for int8, has the layout of y; lanes holds 8 for each row, in the order [n, 4].
 type dotRowsFunc func(w *byte, near, far int, scale, x *float32, k int, y *float32, skip, n int, lanes *float32, mode int)
 
-// dotTileFunc multiplies 4 rows of x by 3·n rows of weights: y[m·ldy + i] = dot(w[i·ldw], x[m·ldx]) for m < 4, i < 3·n. The strides
-// are bytes. k is a multiple of 8. lanes holds 8 for each sum, in the order [n, 4, 3].
+// dotTileFunc multiplies rows of x by n times as many rows of weights as the tiler has: y[m·ldy + i] = dot(w[i·ldw], x[m·ldx]). The strides
+// are bytes. k is a multiple of 8. lanes holds 8 for each sum, tile by tile.
 type dotTileFunc func(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy, n int, lanes *float32, mode int)
+
+// tileInt8Func is a dotTileFunc for int8 by int8; k is a multiple of 16, and lanes are int32. wide is room for 4·k.
+type tileInt8Func func(x *int8, ldx int, w *byte, ldw, k int, sum *int32, ld, n int, lanes *float32, mode int, wide *int16)
+
+// tiler multiplies so many rows of x by so many rows of weights at once.
+type tiler struct {
+	rows, weights int
+	dot           [num.NumDTypes]dotTileFunc
+	int8          tileInt8Func
+}
 
 // weightedSumFunc sums n rows of d floats with weights: y[i] = Σⱼ p[j]·v[j·ldv + i], with the lanes by j. ldv is bytes. d is
 // a positive multiple of 8, and n one of 8 if the mode is to leave the lanes, of which there are 8·d in the order [d/8, 8, 8].
@@ -74,7 +85,7 @@ type vectorFuncs struct {
 type Set struct {
 	Name        string
 	dotRows     [num.NumDTypes]dotRowsFunc
-	dotTile     [num.NumDTypes]dotTileFunc
+	tilers      []tiler // the largest first
 	int8        int8Funcs
 	weightedSum weightedSumFunc
 	weigh       []weigher // those of the most sums first; the last does one, eight columns

@@ -66,8 +66,8 @@ func (s *Set) Product(t *Temp, out, x Floats, rows int, w Matrix) {
 		}
 		return
 	}
-	if rows >= 4 && w.Rows >= 3 && w.Cols%lanes == 0 {
-		s.tiles(t, out, x, rows, w)
+	if tiler := s.tiler(rows, w.Rows); tiler != nil && w.Cols%lanes == 0 {
+		tiler.tiles(t, out, x, rows, w)
 		return
 	}
 	for m := range rows {
@@ -114,32 +114,41 @@ func (s *Set) rows(t *Temp, out, x []float32, w Matrix) {
 	}
 }
 
-// The blocks that tiles works in: so many rows of weights and of x, of so many columns, stay in a core's second cache together.
+// The blocks that tiles work in: so many rows of weights and of x, whole tiles of any size, of so many columns, stay in a core's second cache together.
 const (
-	weightBlock = 60
-	inputBlock  = 64
+	weightBlock = 48
+	inputBlock  = 60
 	columnBlock = 1024
 )
 
-// tiles multiplies four rows of x and more by three rows of weights and more.
-func (s *Set) tiles(t *Temp, out, x Floats, rows int, w Matrix) {
+// tiler gives the largest that needs no more rows of x and of weights, or nil.
+func (s *Set) tiler(rows, weights int) *tiler {
+	for i := range s.tilers {
+		if t := &s.tilers[i]; t.rows <= rows && t.weights <= weights {
+			return t
+		}
+	}
+	return nil
+}
+
+func (tiler *tiler) tiles(t *Temp, out, x Floats, rows int, w Matrix) {
 	size := w.DType.Size()
-	t.tile(rows, w.Rows, w.Cols, func(m, n, k, columns, count int, kept *float32, mode int) {
-		s.dotTile[w.DType](&x.Data[m*x.Stride+k], 4*x.Stride, &w.Data[n*w.Stride+k*size], w.Stride, move(unsafe.SliceData(w.Scale), 4*n),
+	t.tile(tiler, rows, w.Rows, w.Cols, func(m, n, k, columns, count int, kept *float32, mode int) {
+		tiler.dot[w.DType](&x.Data[m*x.Stride+k], 4*x.Stride, &w.Data[n*w.Stride+k*size], w.Stride, move(unsafe.SliceData(w.Scale), 4*n),
 			columns, &out.Data[m*out.Stride+n], 4*out.Stride, count, kept, mode)
 	})
 }
 
-// tile cuts a product into calls of run, for rows [m, m+4) of x, weights [n, n+3·count) and columns [k, k+columns). kept has their
+// tile cuts a product into calls of run, for a tile's rows of x from m on, count tiles of weights from n on, and columns [k, k+columns). kept has their
 // unfinished sums, if the columns are not all. Tiles at the edges reach back over finished sums.
-func (t *Temp) tile(rows, weights, cols int, run func(m, n, k, columns, count int, kept *float32, mode int)) {
-	columns := cols
+func (t *Temp) tile(tiler *tiler, rows, weights, cols int, run func(m, n, k, columns, count int, kept *float32, mode int)) {
+	columns, high, wide := cols, tiler.rows, tiler.weights
 	if columns > columnBlock*3/2 {
 		parts := (columns + columnBlock - 1) / columnBlock
 		columns = ((columns+parts-1)/parts + 15) / 16 * 16
 	}
 	if columns < cols {
-		t.keep(inputBlock * (weightBlock + 2) * lanes)
+		t.keep((inputBlock + high) * (weightBlock + wide) * lanes)
 	}
 	for n0 := 0; n0 < weights; n0 += weightBlock {
 		n1 := min(weights, n0+weightBlock)
@@ -158,15 +167,15 @@ func (t *Temp) tile(rows, weights, cols int, run func(m, n, k, columns, count in
 					var kept *float32
 					if mode != 0 {
 						kept = &t.kept[used]
-						used += lanes * 12 * count
+						used += lanes * high * wide * count
 					}
 					run(m, n, k, min(columns, cols-k), count, kept, mode)
 				}
-				first, last := max(0, min(n0, n1-3)), n1-3
-				for m := max(0, min(m0, m1-4)); m < m1; m += 4 {
-					part(min(m, m1-4), first, (n1-first)/3)
-					if (n1-first)%3 != 0 {
-						part(min(m, m1-4), last, 1)
+				first, last := max(0, min(n0, n1-wide)), n1-wide
+				for m := max(0, min(m0, m1-high)); m < m1; m += high {
+					part(min(m, m1-high), first, (n1-first)/wide)
+					if (n1-first)%wide != 0 {
+						part(min(m, m1-high), last, 1)
 					}
 				}
 			}

@@ -6,11 +6,13 @@ import (
 	"llmrun/internal/num"
 )
 
+var narrowTiles = [num.NumDTypes]dotTileFunc{num.Float32: dotTileF32, num.Float16: dotTileF16, num.BFloat16: dotTileBF16, num.Int8: dotTileI8}
+
 var avx2 = &Set{
 	Name:        "avx2",
 	dotRows:     [num.NumDTypes]dotRowsFunc{num.Float32: dotRowsF32, num.Float16: dotRowsF16, num.BFloat16: dotRowsBF16, num.Int8: dotRowsI8},
-	dotTile:     [num.NumDTypes]dotTileFunc{num.Float32: dotTileF32, num.Float16: dotTileF16, num.BFloat16: dotTileBF16, num.Int8: dotTileI8},
-	int8:        int8Funcs{rows: rowsInt8, tile: tileInt8, magnitude: magnitude, quantize: quantize8, rescale: rescale},
+	tilers:      []tiler{{4, 3, narrowTiles, tileInt8}},
+	int8:        int8Funcs{rows: rowsInt8, magnitude: magnitude, quantize: quantize8, rescale: rescale},
 	weightedSum: weightedSum,
 	weigh:       []weigher{{3, 32, weighThree}, {1, 64, weighOne}, {1, 8, weighEight}},
 	read:        readFour,
@@ -21,9 +23,21 @@ var avx2 = &Set{
 	},
 }
 
-func machine() []*Set {
-	if cpu.X86.HasAVX2 && cpu.X86.HasFMA && cpu.X86.HasF16C {
-		return []*Set{avx2}
+// avx512 has larger tiles, and multiplies int8 with VNNI; small products and all else are AVX2's.
+var avx512 = func() *Set {
+	s := *avx2
+	dot := [num.NumDTypes]dotTileFunc{num.Float32: wideTileF32, num.Float16: wideTileF16, num.BFloat16: wideTileBF16, num.Int8: wideTileI8}
+	s.Name, s.int8.rows, s.tilers = "avx512", rowsVNNI, append([]tiler{{6, 8, dot, tileVNNI}}, s.tilers...)
+	return &s
+}()
+
+func machine() (sets []*Set) {
+	x := &cpu.X86
+	if x.HasAVX2 && x.HasFMA && x.HasF16C {
+		sets = append(sets, avx2)
+		if x.HasBMI2 && x.HasAVX512F && x.HasAVX512BW && x.HasAVX512DQ && x.HasAVX512VL && x.HasAVX512VNNI {
+			sets = append(sets, avx512)
+		}
 	}
-	return nil
+	return sets
 }

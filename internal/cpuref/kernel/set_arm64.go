@@ -6,11 +6,13 @@ import (
 	"llmrun/internal/num"
 )
 
+var dotTiles = [num.NumDTypes]dotTileFunc{num.Float32: dotTileF32, num.Float16: dotTileF16, num.BFloat16: dotTileBF16, num.Int8: dotTileI8}
+
 var neon = &Set{
 	Name:        "neon",
 	dotRows:     [num.NumDTypes]dotRowsFunc{num.Float32: dotRowsF32, num.Float16: dotRowsF16, num.BFloat16: dotRowsBF16, num.Int8: dotRowsI8},
-	dotTile:     [num.NumDTypes]dotTileFunc{num.Float32: dotTileF32, num.Float16: dotTileF16, num.BFloat16: dotTileBF16, num.Int8: dotTileI8},
-	int8:        int8Funcs{rows: rowsInt8, tile: tileInt8, magnitude: magnitude, quantize: quantize8, rescale: rescale},
+	tilers:      []tiler{{4, 3, dotTiles, tileInt8}},
+	int8:        int8Funcs{rows: rowsInt8, magnitude: magnitude, quantize: quantize8, rescale: rescale},
 	weightedSum: weightedSum,
 	weigh:       []weigher{{3, 32, weighThree}, {1, 64, weighOne}, {1, 8, weighEight}},
 	read:        readFour,
@@ -23,7 +25,7 @@ var neon = &Set{
 
 var dotprod = func() *Set {
 	s := *neon
-	s.Name, s.int8.rows, s.int8.tile = "neon+dotprod", rowsInt8Dot, tileInt8Dot
+	s.Name, s.int8.rows, s.tilers = "neon+dotprod", rowsInt8Dot, []tiler{{4, 3, dotTiles, tileInt8Dot}}
 	return &s
 }()
 

@@ -43,7 +43,7 @@ func at(base, i Register, size, disp int) Mem {
 }
 
 // load8 widens 8 weights to float32. scale, for int8, is their row's scale in 8 lanes, in a register or in memory.
-func load8(t elem, from Mem, scale Op, to VecVirtual) {
+func load8(t elem, from Mem, scale Op, to Register) {
 	switch t.name {
 	case "F32":
 		VMOVUPS(from, to)
@@ -60,30 +60,30 @@ func load8(t elem, from Mem, scale Op, to VecVirtual) {
 }
 
 // lanesIn gives the accumulators their first values: +0, or what an earlier call left.
-func lanesIn(name string, acc []VecVirtual) {
+func lanesIn[R Register](name string, acc []R) {
 	mode := Load(Param("mode"), GP64())
 	TESTQ(U32(modeContinue), mode)
 	JNE(LabelRef(name + "_continue"))
 	for _, a := range acc {
-		zero(a)
+		VXORPS(a, a, a)
 	}
 	JMP(LabelRef(name + "_sum"))
 	Label(name + "_continue")
 	lanes := Load(Param("lanes"), GP64())
 	for i, a := range acc {
-		VMOVUPS(Mem{Base: lanes, Disp: 32 * i}, a)
+		VMOVUPS(Mem{Base: lanes, Disp: int(a.Size()) * i}, a)
 	}
 	Label(name + "_sum")
 }
 
 // lanesOut leaves the accumulators to a later call and goes on at done, if the mode says so.
-func lanesOut(name, done string, acc []VecVirtual) {
+func lanesOut[R Register](name, done string, acc []R) {
 	mode := Load(Param("mode"), GP64())
 	TESTQ(U32(modeLeave), mode)
 	JE(LabelRef(name + "_reduce"))
 	lanes := Load(Param("lanes"), GP64())
 	for i, a := range acc {
-		VMOVUPS(a, Mem{Base: lanes, Disp: 32 * i})
+		VMOVUPS(a, Mem{Base: lanes, Disp: int(a.Size()) * i})
 	}
 	JMP(LabelRef(done))
 	Label(name + "_reduce")

@@ -1,8 +1,8 @@
 // Command asmgen writes the assembly of package kernel and its declarations in Go:
 //
-//	go run . amd64|arm64 OUT.s STUBS.go
+//	go run . amd64|avx512|arm64 OUT.s STUBS.go
 //
-// For amd64 it speaks through avo, which knows the instructions and hands out registers. For arm64 it writes lines itself, and encodes
+// For amd64, and for what AVX-512 adds to it, it speaks through avo, which knows the instructions and hands out registers. For arm64 it writes lines itself, and encodes
 // the instructions that Go's assembler lacks.
 package main
 
@@ -27,14 +27,14 @@ const (
 
 func main() {
 	if len(os.Args) != 4 {
-		fmt.Fprintln(os.Stderr, "usage: asmgen amd64|arm64 OUT.s STUBS.go")
+		fmt.Fprintln(os.Stderr, "usage: asmgen amd64|avx512|arm64 OUT.s STUBS.go")
 		os.Exit(2)
 	}
 	arch, out, stubs := os.Args[1], os.Args[2], os.Args[3]
 	switch arch {
-	case "amd64":
+	case "amd64", "avx512":
 		os.Args = []string{os.Args[0], "-out", out, "-stubs", stubs, "-pkg", "kernel"} // avo reads them
-		amd64()
+		map[string]func(){"amd64": amd64, "avx512": avx512}[arch]()
 	case "arm64":
 		arm64(out, stubs)
 	}
