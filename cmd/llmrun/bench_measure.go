@@ -141,7 +141,6 @@ func (b *bench) prepare(ctx context.Context) error {
 
 // list makes the rows, with what their tokens cost.
 func (b *bench) list() {
-	program := b.session.Program()
 	computed := engine.Compute{Activations: b.backend.Activations(), Quantized: b.compute.Quantized} // which on the CPU is not what was asked for
 	row := benchRow{Model: b.result.Model.Name, Device: b.device, ComputeType: computed.String()}
 	for _, threads := range b.cores {
@@ -149,10 +148,8 @@ func (b *bench) list() {
 		prefill := row
 		prefill.Phase, prefill.Tokens = phasePrefill, b.prompt
 		var sum engine.Cost
-		for i, c := range b.session.Costs(engine.Pass{Rows: b.prompt}) {
-			if program[i].Family() != engine.FamilyLMHead { // a prompt has no logits
-				sum = sum.Plus(c)
-			}
+		for _, c := range b.session.Costs(engine.Pass{Rows: b.prompt})[:len(b.session.Prompt())] {
+			sum = sum.Plus(c)
 		}
 		prefill.FLOPPerToken = 2 * float64(sum.MultiplyAdds) / float64(b.prompt)
 		b.result.Rows = append(b.result.Rows, prefill)

@@ -397,3 +397,45 @@ func TestSessionsTakeTurns(t *testing.T) {
 		}
 	}
 }
+
+// What Prefill leaves out is what no later token reads: who watches the layers whole gets the same logits, to the last bit.
+func TestPromptLeavesOutOnlyWhatNobodyReads(t *testing.T) {
+	for _, name := range []string{"m_llama", "m_gemma2", "m_gemma3"} {
+		var logits [2][]float32
+		var ran [2]int
+		for i := range logits {
+			s := session(t, load(t, name, counting{cpu(t, 2), &ran[i]}), 16)
+			if i == 1 {
+				s.Tap = func(engine.Op) {}
+			}
+			if err := s.Prefill(context.Background(), []int{3, 7, 11, 5, 13}, nil); err != nil {
+				t.Fatal(err)
+			}
+			if want := len(s.Prompt()); i == 0 && ran[i] != want {
+				t.Errorf("%s: want %d ops, %d ran", name, want, ran[i])
+			}
+			out, err := s.Step(2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			logits[i] = slices.Clone(out)
+		}
+		if ran[0] >= ran[1] {
+			t.Errorf("%s: %d ops ran unwatched, %d watched", name, ran[0], ran[1])
+		}
+		if !slices.Equal(logits[0], logits[1]) {
+			t.Errorf("%s: other logits", name)
+		}
+	}
+}
+
+// counting is a backend that counts the ops it runs.
+type counting struct {
+	engine.Backend
+	ran *int
+}
+
+func (c counting) Run(op engine.Op) {
+	*c.ran++
+	c.Backend.Run(op)
+}

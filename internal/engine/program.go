@@ -31,6 +31,11 @@ func (s *Session) build() error {
 		}
 	}
 	b.layer, s.body = NoLayer, s.program
+	for i, op := range s.body {
+		if _, ok := op.(*KVWrite); ok {
+			s.prompt = s.body[:i+1]
+		}
+	}
 	h, ops := b.norm("final_norm", x, b.d.norm)
 	s.logits = b.buf("lm_head")
 	s.program = append(s.program, ops, b.d.head.op(b.at("lm_head", FamilyLMHead), s.logits, h))

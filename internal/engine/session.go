@@ -30,6 +30,7 @@ type Session struct {
 	ids      Buffer
 	program  []Op
 	body     []Op // of the program: embeddings and layers
+	prompt   []Op // of the body: up to the last layer's keys and values
 	ahead    ahead
 	logits   Buffer
 	tables   []*rotaryTable
@@ -88,6 +89,10 @@ func (s *Session) Len() int { return s.pos }
 // Program lists the ops of one pass, in order.
 func (s *Session) Program() []Op { return slices.Clone(s.program) }
 
+// Prompt lists the ops of the program that tokens go through in Prefill, unless Before or Tap want to see the layers whole. The rest would compute what
+// no later token reads.
+func (s *Session) Prompt() []Op { return slices.Clone(s.prompt) }
+
 // Prefill feeds the tokens of a prompt but the last, as step 0, without computing logits. CTranslate2 feeds a prompt so
 // (include_prompt_in_result=False), in chunks where the file asks for them. No tokens: nothing happens but that step 0 is over.
 // progress, if not nil, is told how many tokens are done.
@@ -128,7 +133,11 @@ func (s *Session) block(ids []int, span Span, seen int) error {
 	if err := s.growTables(seen); err != nil {
 		return err
 	}
-	return s.run(ids, Pass{Step: s.step, Rows: len(ids), Pos: s.pos, Span: span}, s.body)
+	ops := s.prompt
+	if s.Before != nil || s.Tap != nil {
+		ops = s.body
+	}
+	return s.run(ids, Pass{Step: s.step, Rows: len(ids), Pos: s.pos, Span: span}, ops)
 }
 
 // Step feeds one token and gives the logits of the next, which are good until the next call.
