@@ -17,7 +17,7 @@ func (b *Backend) kvWrite(o *engine.KVWrite, out, in operands) {
 const (
 	keyBlock    = 48 // keys that many tokens are multiplied with
 	valueBlock  = 64 // values that stay in a core's cache while all heads and tokens sum them
-	valueTokens = 9
+	valueTokens = 6
 	columnBlock = 64
 	cacheBlock  = 256 << 10 // bytes of keys, or of values, that stay in a core's cache for a single token
 )

@@ -11,7 +11,7 @@ import (
 
 // blockRows is how many tokens of a prompt run through the layers at once. Rows do not depend on each other but through the
 // KV cache, so it changes the memory that a prompt needs and nothing else.
-const blockRows = 128
+const blockRows = 120
 
 // Session is one text in the making: a KV cache, the buffers between ops, and the program that runs over them.
 // One goroutine uses it at a time.

@@ -121,21 +121,14 @@ const (
 	columnBlock = 1024
 )
 
-// tiler gives the largest that needs no more rows of x and of weights, or nil; rather one whose tiles share no rows of x.
-func (s *Set) tiler(rows, weights int) (found *tiler) {
+// tiler gives the largest that needs no more rows of x and of weights, or nil.
+func (s *Set) tiler(rows, weights int) *tiler {
 	for i := range s.tilers {
-		t := &s.tilers[i]
-		if t.rows > rows || t.weights > weights {
-			continue
-		}
-		if rows%t.rows == 0 {
+		if t := &s.tilers[i]; t.rows <= rows && t.weights <= weights {
 			return t
 		}
-		if found == nil {
-			found = t
-		}
 	}
-	return found
+	return nil
 }
 
 func (tiler *tiler) tiles(t *Temp, out, x Floats, rows int, w Matrix) {

@@ -23,11 +23,13 @@ var avx2 = &Set{
 	},
 }
 
-// avx512 has larger tiles, and multiplies int8 with VNNI; small products and all else are AVX2's.
+// avx512 has larger tiles, multiplies int8 with VNNI, and computes twice as many exponentials at a time; small products and all else are AVX2's.
 var avx512 = func() *Set {
 	s := *avx2
 	dot := [num.NumDTypes]dotTileFunc{num.Float32: wideTileF32, num.Float16: wideTileF16, num.BFloat16: wideTileBF16, num.Int8: wideTileI8}
 	s.Name, s.int8.rows, s.tilers = "avx512", rowsVNNI, append([]tiler{{6, 8, dot, tileVNNI}}, s.tilers...)
+	s.weigh = append([]weigher{{6, 64, weighSix}}, s.weigh...)
+	s.vector.expSum, s.vector.silu, s.vector.geluTanh, s.vector.softCap = expSumWide, siluWide, geluTanhWide, softCapWide
 	return &s
 }()
 

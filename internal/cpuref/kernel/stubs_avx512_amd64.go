@@ -33,3 +33,28 @@ func rowsVNNI(w *byte, near int, far int, x *int8, k int, sum *int32, skip int, 
 //
 //go:noescape
 func tileVNNI(x *int8, ldx int, w *byte, ldw int, k int, sum *int32, ld int, n int, lanes *float32, mode int, wide *int16)
+
+// weighSix: see weighFunc.
+//
+//go:noescape
+func weighSix(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int)
+
+// expSumWide: see vectorFuncs.
+//
+//go:noescape
+func expSumWide(out *float32, x *float32, top float32, n int, lanes *float32)
+
+// siluWide: see vectorFuncs.
+//
+//go:noescape
+func siluWide(out *float32, x *float32, n int)
+
+// geluTanhWide: see vectorFuncs.
+//
+//go:noescape
+func geluTanhWide(out *float32, x *float32, n int)
+
+// softCapWide: see vectorFuncs.
+//
+//go:noescape
+func softCapWide(out *float32, x *float32, bound float32, n int)

@@ -22,6 +22,8 @@ func avx512() {
 	DATA(0, U32(0x80808080))
 	rowsVNNI()
 	tileVNNI()
+	weighWide()
+	wideExponentials()
 	Generate()
 }
 
@@ -404,5 +406,80 @@ func tileVNNI() {
 	DECQ(n)
 	Store(n, Param("n"))
 	JNE(LabelRef(name + "_tile"))
+	end()
+}
+
+// weighWide adds rows of v to the lanes of 6 weighted sums of 64 columns at once, as weigh does.
+func weighWide() {
+	const name, sums, columns = "weighSix", 6, 4
+	TEXT(name, NOSPLIT, "func(v *float32, ldv int, p *float32, ldp, n int, lanes *float32, ldl, d int)")
+	Doc(name + ": see weighFunc.")
+	Pragma("noescape")
+	ldv, ldp, ldl, n := pointer("ldv"), pointer("ldp"), pointer("ldl"), pointer("n")
+	lane, row, j, p, p3, kept := GP64(), GP64(), GP64(), GP64(), GP64(), GP64()
+	three := func(first, last Register, stride Register, s, disp int) Mem {
+		if s >= 3 {
+			first, s = last, s-3
+		}
+		return rows4(first, stride, nil, s, disp)
+	}
+	Label(name + "_columns")
+	XORQ(lane, lane)
+	Label(name + "_lane")
+	// Sixteen columns are two groups of eight, each with its eight lanes.
+	halves := func(do func(acc VecPhysical, low, high Mem)) {
+		Load(Param("lanes"), kept)
+		for s := range sums {
+			for c := range columns {
+				low := Mem{Base: kept, Disp: 512 * c}
+				do(tileSums[s*columns+c], low, low.Offset(256))
+			}
+			if s < sums-1 {
+				ADDQ(ldl, kept)
+			}
+		}
+	}
+	halves(func(acc VecPhysical, low, high Mem) {
+		VMOVUPS(low, acc.AsY())
+		VINSERTF32X8(Imm(1), high, acc, acc)
+	})
+	MOVQ(lane, row)
+	IMULQ(ldv, row)
+	ADDQ(argument("v"), row)
+	Load(Param("p"), p)
+	LEAQ(Mem{Base: p, Index: lane, Scale: 4}, p)
+	LEAQ(Mem{Base: p, Index: ldp, Scale: 2}, p3)
+	ADDQ(ldp, p3)
+	MOVQ(lane, j)
+	Label(name + "_row")
+	values := spare[:columns]
+	for c, v := range values {
+		VMOVUPS(Mem{Base: row, Disp: 64 * c}, v)
+	}
+	for s := range sums {
+		weight := spare[4+s%2]
+		VBROADCASTSS(three(p, p3, ldp, s, 0), weight)
+		for c, v := range values {
+			VFMADD231PS(v, weight, tileSums[s*columns+c])
+		}
+	}
+	LEAQ(Mem{Base: row, Index: ldv, Scale: 8}, row)
+	ADDQ(Imm(32), p)
+	ADDQ(Imm(32), p3)
+	ADDQ(Imm(8), j)
+	CMPQ(j, n)
+	JLT(LabelRef(name + "_row"))
+	halves(func(acc VecPhysical, low, high Mem) {
+		VMOVUPS(acc.AsY(), low)
+		VEXTRACTF32X8(Imm(1), acc, high)
+	})
+	advance("lanes", 32)
+	INCQ(lane)
+	CMPQ(lane, Imm(8))
+	JLT(LabelRef(name + "_lane"))
+	advance("v", 64*columns)
+	advance("lanes", 512*columns-256)
+	SUBQ(U32(16*columns), argument("d"))
+	JG(LabelRef(name + "_columns"))
 	end()
 }

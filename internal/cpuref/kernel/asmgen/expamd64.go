@@ -11,7 +11,7 @@ import (
 
 var constants = map[float64]Mem{}
 
-// constant is a float64 in four lanes of memory.
+// constant is where a float64 lies.
 func constant(v float64) Mem {
 	m, known := constants[v]
 	if !known {
@@ -20,14 +20,14 @@ func constant(v float64) Mem {
 	return m
 }
 
-// declare lays out the constants of exp and of those who call it.
-func declare(values ...float64) {
+// declare lays out the constants of exp and of those who call it, each so many times.
+func declare(times int) {
 	m := GLOBL("float64s", RODATA|NOPTR)
-	for i, v := range values {
-		for l := range 4 {
-			DATA(32*i+8*l, U64(math.Float64bits(v))) // avo would write 22 as an integer
+	for i, v := range append([]float64{lowest, highest, log2E, ln2Hi, ln2Lo, exponent, math.Copysign(0, -1), 22, 3, 1e-4, gelu3, geluRoot}, expSeries[:11]...) {
+		for l := range times {
+			DATA(8*(times*i+l), U64(math.Float64bits(v))) // avo would write 22 as an integer
 		}
-		constants[v] = m.Offset(32 * i)
+		constants[v] = m.Offset(8 * times * i)
 	}
 }
 
@@ -182,7 +182,7 @@ func inChains(name, signature string, body func() func(i Register, chains int)) 
 }
 
 func exponentials() {
-	declare(append([]float64{lowest, highest, log2E, ln2Hi, ln2Lo, exponent, math.Copysign(0, -1), 22, 3, 1e-4, gelu3, geluRoot}, expSeries[:11]...)...)
+	declare(4)
 
 	var acc VecVirtual
 	inChains("expSum", "func(out, x *float32, top float32, n int, lanes *float32)", func() func(Register, int) {
