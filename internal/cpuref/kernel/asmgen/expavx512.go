@@ -1,0 +1,213 @@
+package main
+
+import (
+	"fmt"
+	"math"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// The functions of expamd64.go, operation by operation, with eight float64 in a register and the constants in memory once. More chains side by side
+// than there would be no registers for.
+const wideChains, wideTanhChains = 8, 6
+
+func zmms(n int) []VecVirtual {
+	v := make([]VecVirtual, n)
+	for i := range v {
+		v[i] = ZMM()
+	}
+	return v
+}
+
+func spread(v float64) VecVirtual {
+	z := ZMM()
+	VBROADCASTSD(constant(v), z)
+	return z
+}
+
+// wideExps makes e^v of each v.
+func wideExps(v []VecVirtual) []VecVirtual {
+	n := len(v)
+	p, k, t, top, bottom := zmms(n), zmms(n), ZMM(), spread(highest), spread(lowest)
+	for i := range v {
+		VMINPD(v[i], top, v[i]) // a NaN comes through
+		VMAXPD(v[i], bottom, v[i])
+		VMULPD_BCST(constant(log2E), v[i], k[i])
+		VRNDSCALEPD(Imm(8), k[i], k[i]) // to nearest even
+		VMULPD_BCST(constant(ln2Hi), k[i], t)
+		VSUBPD(t, v[i], v[i])
+		VMULPD_BCST(constant(ln2Lo), k[i], t)
+		VSUBPD(t, v[i], v[i])
+		VBROADCASTSD(constant(expSeries[0]), p[i])
+	}
+	for _, c := range expSeries[1:] {
+		for i := range p {
+			VMULPD(v[i], p[i], p[i])
+			VADDPD_BCST(constant(c), p[i], p[i])
+		}
+	}
+	for i := range p {
+		VADDPD_BCST(constant(exponent), k[i], k[i])
+		VPSLLQ(Imm(52), k[i], k[i])
+		VMULPD(k[i], p[i], p[i])
+	}
+	return p
+}
+
+// wideTanhs makes tanh v of each v.
+func wideTanhs(v []VecVirtual) []VecVirtual {
+	twice, signs := zmms(len(v)), spread(math.Copysign(0, -1))
+	for i, d := range twice {
+		VANDNPD(v[i], signs, d)
+		VADDPD(d, d, d)
+	}
+	all, one := wideExps(twice), spread(1)
+	for i, e := range all {
+		x, a, up, small, which := v[i], ZMM(), ZMM(), ZMM(), K()
+		VANDNPD(x, signs, a)
+		VADDPD(one, e, up)
+		VSUBPD(one, e, e)
+		VDIVPD(up, e, e)
+		VCMPPD_BCST(Imm(0x1e), constant(22), a, which) // greater than
+		VMOVAPD(one, which, e)
+		VPTERNLOGQ(Imm(0xf8), signs, x, e) // with x's sign
+		// x - x³/3 below 1e-4.
+		VMULPD(x, x, small)
+		VMULPD(small, x, small)
+		VDIVPD_BCST(constant(3), small, small)
+		VSUBPD(small, x, small)
+		VCMPPD_BCST(Imm(0x11), constant(1e-4), a, which) // less than
+		VMOVAPD(small, which, e)
+	}
+	return all
+}
+
+// inWideChains writes a function whose loop does eight elements in each chain at a time, of those beyond n nothing. body says, after what comes before
+// the loop, what to compute of x, chain by chain; and what to do with eight results before those that the mask has are stored.
+func inWideChains(name, signature string, chains int, body func() (compute func(x func(chain int) VecVirtual) []VecVirtual, put func(v VecVirtual, mask Register))) {
+	TEXT(name, NOSPLIT, signature)
+	Doc(fmt.Sprintf("%s: see vectorFuncs.", name))
+	Pragma("noescape")
+	out, from, left, most := pointer("out"), pointer("x"), pointer("n"), GP64()
+	MOVQ(U32(uint32(8*chains)), most)
+	compute, put := body()
+	Label(name + "_loop")
+	count, bits := GP64(), GP64()
+	MOVQ(left, count)
+	CMPQ(count, most)
+	CMOVQGT(most, count)
+	MOVQ(I64(-1), bits)
+	BZHIQ(count, bits, bits)
+	mask := func(chain int) Register {
+		b, k := GP64(), K()
+		MOVQ(bits, b)
+		SHRQ(Imm(uint64(8*chain)), b)
+		KMOVB(b.As32(), k)
+		return k
+	}
+	for c, v := range compute(func(c int) VecVirtual {
+		v := ZMM()
+		VMOVUPS_Z(Mem{Base: from, Disp: 32 * c}, mask(c), v.AsY())
+		VCVTPS2PD(v.AsY(), v)
+		return v
+	}) {
+		eight, m := YMM(), mask(c)
+		VCVTPD2PS(v, eight)
+		put(eight, m)
+		VMOVUPS(eight, m, Mem{Base: out, Disp: 32 * c})
+	}
+	ADDQ(U32(uint32(32*chains)), from)
+	ADDQ(U32(uint32(32*chains)), out)
+	SUBQ(most, left)
+	JG(LabelRef(name + "_loop"))
+}
+
+func wideExponentials() {
+	declare(1)
+
+	var acc VecVirtual
+	inWideChains("expSumWide", "func(out, x *float32, top float32, n int, lanes *float32)", wideChains, func() (func(func(int) VecVirtual) []VecVirtual, func(VecVirtual, Register)) {
+		most := ZMM()
+		VCVTPS2PD(broadcast("top"), most)
+		acc = YMM()
+		zero(acc)
+		return func(x func(int) VecVirtual) []VecVirtual {
+				v := make([]VecVirtual, wideChains)
+				for c := range v {
+					v[c] = x(c)
+					VSUBPD(most, v[c], v[c])
+				}
+				return wideExps(v)
+			}, func(v VecVirtual, mask Register) {
+				VADDPS(v, acc, mask, acc)
+			}
+	})
+	VMOVUPS(acc, Mem{Base: pointer("lanes")})
+	end()
+
+	function := func(name, signature string, chains int, f func() func(x func(int) VecVirtual) []VecVirtual) {
+		inWideChains(name, signature, chains, func() (func(func(int) VecVirtual) []VecVirtual, func(VecVirtual, Register)) {
+			nan, odd := theNaN(), K()
+			return f(), func(v VecVirtual, _ Register) {
+				VCMPPS(Imm(3), v, v, odd) // unordered
+				VMOVAPS(nan, odd, v)
+			}
+		})
+		end()
+	}
+	function("siluWide", "func(out, x *float32, n int)", wideChains, func() func(func(int) VecVirtual) []VecVirtual {
+		one, signs := spread(1), spread(math.Copysign(0, -1))
+		return func(x func(int) VecVirtual) []VecVirtual {
+			v := make([]VecVirtual, wideChains)
+			for c := range v {
+				v[c] = x(c)
+				VXORPD(signs, v[c], v[c])
+			}
+			all := wideExps(v)
+			for c, e := range all {
+				VADDPD(one, e, e)
+				VDIVPD(e, x(c), e)
+			}
+			return all
+		}
+	})
+	function("geluTanhWide", "func(out, x *float32, n int)", wideTanhChains, func() func(func(int) VecVirtual) []VecVirtual {
+		return func(x func(int) VecVirtual) []VecVirtual {
+			inner := zmms(wideTanhChains)
+			for c, i := range inner {
+				v := x(c)
+				VMULPD(v, v, i)
+				VMULPD(i, v, i)
+				VMULPD_BCST(constant(gelu3), i, i)
+				VADDPD(i, v, i)
+				VMULPD_BCST(constant(geluRoot), i, i)
+			}
+			all := wideTanhs(inner)
+			for c, t := range all {
+				v := x(c)
+				VADDPD_BCST(constant(1), t, t)
+				VMULPD_BCST(constant(0.5), v, v)
+				VMULPD(t, v, t)
+			}
+			return all
+		}
+	})
+	function("softCapWide", "func(out, x *float32, bound float32, n int)", wideTanhChains, func() func(func(int) VecVirtual) []VecVirtual {
+		bound := ZMM()
+		VCVTPS2PD(broadcast("bound"), bound)
+		return func(x func(int) VecVirtual) []VecVirtual {
+			v := make([]VecVirtual, wideTanhChains)
+			for c := range v {
+				v[c] = x(c)
+				VDIVPD(bound, v[c], v[c])
+			}
+			all := wideTanhs(v)
+			for _, t := range all {
+				VMULPD(t, bound, t)
+			}
+			return all
+		}
+	})
+}
