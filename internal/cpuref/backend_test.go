@@ -2,6 +2,7 @@ package cpuref
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -46,23 +47,30 @@ func TestPoolMakesNoGarbage(t *testing.T) {
 	}
 }
 
-// BenchmarkPool measures what an op costs beside its work.
+// BenchmarkPool measures what an op takes longer than the work that each thread does for it.
 func BenchmarkPool(b *testing.B) {
-	for _, threads := range []int{1, 2, 4} {
-		b.Run(fmt.Sprintf("%d threads", threads), func(b *testing.B) {
-			p := newPool(threads)
-			defer p.close()
-			p.least = 0
-			for b.Loop() {
-				p.each(threads, 0, nothing{})
-			}
-		})
+	for threads := 1; threads <= runtime.GOMAXPROCS(0); threads *= 2 {
+		for _, work := range []busy{0, busy(5 * time.Microsecond), busy(20 * time.Microsecond), busy(100 * time.Microsecond)} {
+			b.Run(fmt.Sprintf("%d threads/%v", threads, time.Duration(work)), func(b *testing.B) {
+				p := newPool(threads)
+				defer p.close()
+				p.least = 0
+				for b.Loop() {
+					p.each(threads, 0, work)
+				}
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)-float64(work), "above-ns/op")
+			})
+		}
 	}
 }
 
-type nothing struct{}
+// busy is work that takes so many nanoseconds.
+type busy time.Duration
 
-func (nothing) item(*scratch, int) {}
+func (d busy) item(*scratch, int) {
+	for start := time.Now(); time.Since(start) < time.Duration(d); {
+	}
+}
 
 func TestRefusals(t *testing.T) {
 	b := Open(Options{Threads: 1})
