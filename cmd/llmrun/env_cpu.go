@@ -40,7 +40,7 @@ func features() []string {
 		name string
 		has  bool
 	}{
-		{"avx2", cpu.X86.HasAVX2}, {"fma", cpu.X86.HasFMA}, {"f16c", cpu.X86.HasF16C}, {"avx512f", cpu.X86.HasAVX512F},
+		{"avx2", cpu.X86.HasAVX2}, {"fma", cpu.X86.HasFMA}, {"f16c", cpu.X86.HasF16C}, {"avx512f", cpu.X86.HasAVX512F}, {"avx512vnni", cpu.X86.HasAVX512VNNI},
 		{"neon", cpu.ARM64.HasASIMD}, {"fphp", cpu.ARM64.HasFPHP}, {"dotprod", cpu.ARM64.HasASIMDDP},
 	} {
 		if f.has {

@@ -44,7 +44,7 @@ type atWork struct {
 	rowwise   rowwise
 }
 
-// Open starts a backend's threads. Close stops them. LLMRUN_CPU in the environment names the kernels (generic, avx2, neon, neon+dotprod); the results
+// Open starts a backend's threads. Close stops them. LLMRUN_CPU in the environment names the kernels (generic, avx2, avx512, neon, neon+dotprod); the results
 // do not depend on them. Without it they are the fastest that the machine can run. A name that it cannot is the backend's first failure.
 func Open(o Options) *Backend {
 	if o.Threads <= 0 {
