@@ -7,6 +7,40 @@
 DATA storedNaN<>+0(SB)/4, $0x7fc00000
 GLOBL storedNaN<>(SB), RODATA|NOPTR, $4
 
+DATA halved<>+0(SB)/1, $0x00
+DATA halved<>+1(SB)/1, $0x00
+DATA halved<>+2(SB)/1, $0x01
+DATA halved<>+3(SB)/1, $0x01
+DATA halved<>+4(SB)/1, $0x02
+DATA halved<>+5(SB)/1, $0x02
+DATA halved<>+6(SB)/1, $0x03
+DATA halved<>+7(SB)/1, $0x03
+DATA halved<>+8(SB)/1, $0x04
+DATA halved<>+9(SB)/1, $0x04
+DATA halved<>+10(SB)/1, $0x05
+DATA halved<>+11(SB)/1, $0x05
+DATA halved<>+12(SB)/1, $0x06
+DATA halved<>+13(SB)/1, $0x06
+DATA halved<>+14(SB)/1, $0x07
+DATA halved<>+15(SB)/1, $0x07
+DATA halved<>+16(SB)/1, $0x08
+DATA halved<>+17(SB)/1, $0x08
+DATA halved<>+18(SB)/1, $0x09
+DATA halved<>+19(SB)/1, $0x09
+DATA halved<>+20(SB)/1, $0x0a
+DATA halved<>+21(SB)/1, $0x0a
+DATA halved<>+22(SB)/1, $0x0b
+DATA halved<>+23(SB)/1, $0x0b
+DATA halved<>+24(SB)/1, $0x0c
+DATA halved<>+25(SB)/1, $0x0c
+DATA halved<>+26(SB)/1, $0x0d
+DATA halved<>+27(SB)/1, $0x0d
+DATA halved<>+28(SB)/1, $0x0e
+DATA halved<>+29(SB)/1, $0x0e
+DATA halved<>+30(SB)/1, $0x0f
+DATA halved<>+31(SB)/1, $0x0f
+GLOBL halved<>(SB), RODATA|NOPTR, $32
+
 // func wideTileF32(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int)
 // Requires: AVX, AVX512DQ, AVX512F
 TEXT ·wideTileF32(SB), NOSPLIT, $0-88
@@ -694,12 +728,15 @@ wideTileF16_next:
 	RET
 
 // func wideTileBF16(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int)
-// Requires: AVX, AVX2, AVX512DQ, AVX512F
+// Requires: AVX, AVX2, AVX512BW, AVX512DQ, AVX512F
 TEXT ·wideTileBF16(SB), NOSPLIT, $0-88
 	MOVQ         ldx+8(FP), AX
 	MOVQ         ldw+24(FP), CX
 	LEAQ         (CX)(CX*2), DX
 	VBROADCASTSS storedNaN<>+0(SB), Z7
+	MOVQ         $0xaaaaaaaa, BX
+	KMOVD        BX, K2
+	VPMOVZXBW    halved<>+0(SB), Z6
 
 wideTileBF16_tile:
 	MOVQ   x+0(FP), BX
@@ -770,26 +807,18 @@ wideTileBF16_sum:
 	JL   wideTileBF16_sums_one
 
 wideTileBF16_sums_two:
-	VPMOVZXWD       (SI), Y0
-	VPSLLD          $0x10, Y0, Y0
-	VPMOVZXWD       (R8), Y6
-	VPSLLD          $0x10, Y6, Y6
-	VINSERTF32X8    $0x01, Y6, Z0, Z0
-	VPMOVZXWD       (SI)(CX*1), Y1
-	VPSLLD          $0x10, Y1, Y1
-	VPMOVZXWD       (R8)(CX*1), Y6
-	VPSLLD          $0x10, Y6, Y6
-	VINSERTF32X8    $0x01, Y6, Z1, Z1
-	VPMOVZXWD       (SI)(CX*2), Y2
-	VPSLLD          $0x10, Y2, Y2
-	VPMOVZXWD       (R8)(CX*2), Y6
-	VPSLLD          $0x10, Y6, Y6
-	VINSERTF32X8    $0x01, Y6, Z2, Z2
-	VPMOVZXWD       (SI)(DX*1), Y3
-	VPSLLD          $0x10, Y3, Y3
-	VPMOVZXWD       (R8)(DX*1), Y6
-	VPSLLD          $0x10, Y6, Y6
-	VINSERTF32X8    $0x01, Y6, Z3, Z3
+	VMOVDQU         (SI), X0
+	VINSERTI128     $0x01, (R8), Y0, Y0
+	VPERMW.Z        Z0, Z6, K2, Z0
+	VMOVDQU         (SI)(CX*1), X1
+	VINSERTI128     $0x01, (R8)(CX*1), Y1, Y1
+	VPERMW.Z        Z1, Z6, K2, Z1
+	VMOVDQU         (SI)(CX*2), X2
+	VINSERTI128     $0x01, (R8)(CX*2), Y2, Y2
+	VPERMW.Z        Z2, Z6, K2, Z2
+	VMOVDQU         (SI)(DX*1), X3
+	VINSERTI128     $0x01, (R8)(DX*1), Y3, Y3
+	VPERMW.Z        Z3, Z6, K2, Z3
 	VBROADCASTF32X8 (BX), Z4
 	VFMADD231PS     Z4, Z0, Z8
 	VFMADD231PS     Z4, Z1, Z9
@@ -820,26 +849,18 @@ wideTileBF16_sums_two:
 	VFMADD231PS     Z5, Z1, Z29
 	VFMADD231PS     Z5, Z2, Z30
 	VFMADD231PS     Z5, Z3, Z31
-	VPMOVZXWD       16(SI), Y0
-	VPSLLD          $0x10, Y0, Y0
-	VPMOVZXWD       16(R8), Y6
-	VPSLLD          $0x10, Y6, Y6
-	VINSERTF32X8    $0x01, Y6, Z0, Z0
-	VPMOVZXWD       16(SI)(CX*1), Y1
-	VPSLLD          $0x10, Y1, Y1
-	VPMOVZXWD       16(R8)(CX*1), Y6
-	VPSLLD          $0x10, Y6, Y6
-	VINSERTF32X8    $0x01, Y6, Z1, Z1
-	VPMOVZXWD       16(SI)(CX*2), Y2
-	VPSLLD          $0x10, Y2, Y2
-	VPMOVZXWD       16(R8)(CX*2), Y6
-	VPSLLD          $0x10, Y6, Y6
-	VINSERTF32X8    $0x01, Y6, Z2, Z2
-	VPMOVZXWD       16(SI)(DX*1), Y3
-	VPSLLD          $0x10, Y3, Y3
-	VPMOVZXWD       16(R8)(DX*1), Y6
-	VPSLLD          $0x10, Y6, Y6
-	VINSERTF32X8    $0x01, Y6, Z3, Z3
+	VMOVDQU         16(SI), X0
+	VINSERTI128     $0x01, 16(R8), Y0, Y0
+	VPERMW.Z        Z0, Z6, K2, Z0
+	VMOVDQU         16(SI)(CX*1), X1
+	VINSERTI128     $0x01, 16(R8)(CX*1), Y1, Y1
+	VPERMW.Z        Z1, Z6, K2, Z1
+	VMOVDQU         16(SI)(CX*2), X2
+	VINSERTI128     $0x01, 16(R8)(CX*2), Y2, Y2
+	VPERMW.Z        Z2, Z6, K2, Z2
+	VMOVDQU         16(SI)(DX*1), X3
+	VINSERTI128     $0x01, 16(R8)(DX*1), Y3, Y3
+	VPERMW.Z        Z3, Z6, K2, Z3
 	VBROADCASTF32X8 32(BX), Z4
 	VFMADD231PS     Z4, Z0, Z8
 	VFMADD231PS     Z4, Z1, Z9
@@ -880,26 +901,18 @@ wideTileBF16_sums_two:
 wideTileBF16_sums_one:
 	ADDQ            $0x02, R9
 	JE              wideTileBF16_sums_end
-	VPMOVZXWD       (SI), Y0
-	VPSLLD          $0x10, Y0, Y0
-	VPMOVZXWD       (R8), Y6
-	VPSLLD          $0x10, Y6, Y6
-	VINSERTF32X8    $0x01, Y6, Z0, Z0
-	VPMOVZXWD       (SI)(CX*1), Y1
-	VPSLLD          $0x10, Y1, Y1
-	VPMOVZXWD       (R8)(CX*1), Y6
-	VPSLLD          $0x10, Y6, Y6
-	VINSERTF32X8    $0x01, Y6, Z1, Z1
-	VPMOVZXWD       (SI)(CX*2), Y2
-	VPSLLD          $0x10, Y2, Y2
-	VPMOVZXWD       (R8)(CX*2), Y6
-	VPSLLD          $0x10, Y6, Y6
-	VINSERTF32X8    $0x01, Y6, Z2, Z2
-	VPMOVZXWD       (SI)(DX*1), Y3
-	VPSLLD          $0x10, Y3, Y3
-	VPMOVZXWD       (R8)(DX*1), Y6
-	VPSLLD          $0x10, Y6, Y6
-	VINSERTF32X8    $0x01, Y6, Z3, Z3
+	VMOVDQU         (SI), X0
+	VINSERTI128     $0x01, (R8), Y0, Y0
+	VPERMW.Z        Z0, Z6, K2, Z0
+	VMOVDQU         (SI)(CX*1), X1
+	VINSERTI128     $0x01, (R8)(CX*1), Y1, Y1
+	VPERMW.Z        Z1, Z6, K2, Z1
+	VMOVDQU         (SI)(CX*2), X2
+	VINSERTI128     $0x01, (R8)(CX*2), Y2, Y2
+	VPERMW.Z        Z2, Z6, K2, Z2
+	VMOVDQU         (SI)(DX*1), X3
+	VINSERTI128     $0x01, (R8)(DX*1), Y3, Y3
+	VPERMW.Z        Z3, Z6, K2, Z3
 	VBROADCASTF32X8 (BX), Z4
 	VFMADD231PS     Z4, Z0, Z8
 	VFMADD231PS     Z4, Z1, Z9

@@ -15,6 +15,10 @@ func avx512() {
 	ConstraintExpr("amd64")
 	storedNaN = GLOBL("storedNaN", RODATA|NOPTR)
 	DATA(0, U32(0x7fc00000))
+	halved = GLOBL("halved", RODATA|NOPTR)
+	for i := range 32 {
+		DATA(i, U8(i/2))
+	}
 	for _, t := range types {
 		wideTile(t)
 	}
@@ -45,6 +49,12 @@ var (
 
 // loadTwo widens 8 weights of each of two rows to float32. scale, for int8, has the rows' scales in 8 lanes each.
 func loadTwo(t elem, from, scale [2]Mem, to VecPhysical) {
+	if t.name == "BF16" { // words go where every second one is
+		VMOVDQU(from[0], to.AsX())
+		VINSERTI128(Imm(1), from[1], to.AsY(), to.AsY())
+		VPERMW_Z(to, spare[6], K2, to)
+		return
+	}
 	load8(t, from[0], scale[0], to.AsY())
 	if t.name == "F32" {
 		VINSERTF32X8(Imm(1), from[1], to, to)
@@ -111,6 +121,12 @@ func wideTile(t elem) {
 	}
 	nan := spare[7]
 	VBROADCASTSS(storedNaN, nan)
+	if t.name == "BF16" {
+		odd := GP64()
+		MOVQ(U32(0xaaaaaaaa), odd)
+		KMOVD(odd.As32(), K2)
+		VPMOVZXBW(halved, spare[6])
+	}
 
 	Label(name + "_tile")
 	x, w := pointer("x"), pointer("w")
@@ -171,6 +187,9 @@ func wideTile(t elem) {
 	JNE(LabelRef(name + "_tile"))
 	end()
 }
+
+// halved is the numbers from 0 to 31, halved.
+var halved Mem
 
 // nextRows moves a pointer among the arguments by 4 or 8 rows.
 func nextRows(param string, stride Register, rows int) {
