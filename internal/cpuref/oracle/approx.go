@@ -101,37 +101,6 @@ type terms struct {
 	sizeA, sizeB float64 // Σ|aₖ|, Σ|bₖ|
 }
 
-// dot sums in four lanes, for speed.
-func dot(a, b []float64) terms {
-	b = b[:len(a)]
-	var v, size, squares [4]float64
-	var path float64
-	k := 0
-	for ; k+4 <= len(a); k += 4 {
-		p, q, r, s := a[k]*b[k], a[k+1]*b[k+1], a[k+2]*b[k+2], a[k+3]*b[k+3]
-		v[0], v[1], v[2], v[3] = v[0]+p, v[1]+q, v[2]+r, v[3]+s
-		size[0], size[1], size[2], size[3] = size[0]+math.Abs(p), size[1]+math.Abs(q), size[2]+math.Abs(r), size[3]+math.Abs(s)
-		squares[0], squares[1], squares[2], squares[3] = squares[0]+p*p, squares[1]+q*q, squares[2]+r*r, squares[3]+s*s
-		if k%16 == 12 {
-			so := v[0] + v[1] + (v[2] + v[3])
-			path += 16 * so * so
-		}
-	}
-	for ; k < len(a); k++ {
-		p := a[k] * b[k]
-		v[0], size[0], squares[0] = v[0]+p, size[0]+math.Abs(p), squares[0]+p*p
-	}
-	return terms{n: len(a), v: v[0] + v[1] + (v[2] + v[3]), size: size[0] + size[1] + (size[2] + size[3]), squares: squares[0] + squares[1] + (squares[2] + squares[3]), path: path}
-}
-
-// absolute is Σ|aₖ|.
-func absolute(a []float64) (sum float64) {
-	for _, x := range a {
-		sum += math.Abs(x)
-	}
-	return sum
-}
-
 // worst bounds the sum in float32, in any order, fused or not: a term passes at most n roundings. extra counts roundings of a term before it
 // is summed.
 func (t terms) worst(extra int) approx { return t.within(float64(t.n + extra)) }
@@ -188,14 +157,7 @@ func (t terms) likely(extra int) approx {
 	return a
 }
 
-// sum is Σ aₖ·bₖ in float32. See worst.
-func sum(a, b []float64, extra int) approx {
-	t := dot(a, b)
-	t.sizeA, t.sizeB = absolute(a), absolute(b)
-	return t.worst(extra)
-}
-
-// total is the sum of values that stray already. See sum.
+// total is the sum of values that stray already. See worst.
 func total(terms []approx) approx {
 	var v, size, strayed float64
 	for _, a := range terms {

@@ -42,24 +42,19 @@ func rescalings(keys int) float64 { return float64((keys+31)/32 + 2) }
 
 func attention(o *engine.Scores, out output, in map[string]input) {
 	_, first, keys := o.Keys(o.Pass())
-	k, v := make([][]float64, keys), make([][]float64, o.KVHeads*o.Dim) // v by dimension
-	for i := range v {
-		v[i] = make([]float64, keys)
-	}
-	for j := range keys {
-		k[j] = in["k"].row(j)
-		for i, a := range in["v"].row(j) {
-			v[i][j] = a
-		}
-	}
+	k, v := headsOf(in["k"], keys, o.Dim), byDimension(in["v"], keys)
 	weights, p := make([]approx, keys), make([]float64, keys)
+	seen := make([]vector, len(v))
 	for t := range o.Rows() {
-		q, n := in["q"].row(t), first+t
-		for h := range o.Heads {
-			kv := h / (o.Heads / o.KVHeads) * o.Dim
+		n := first + t
+		for i := range v {
+			seen[i] = measured(v[i][:n])
+		}
+		for h, q := range split(in["q"].row(t), o.Dim) {
+			kv := h / (o.Heads / o.KVHeads)
 			top := math.Inf(-1)
 			for j := range n {
-				s := likeness(q[h*o.Dim:][:o.Dim], k[j][kv:][:o.Dim]).mul(exact(float64(o.Scale)))
+				s := dot(q, k[j][kv]).likely(0).mul(exact(float64(o.Scale)))
 				weights[j], top = s, max(top, s.v)
 			}
 			for j, s := range weights[:n] {
@@ -67,26 +62,19 @@ func attention(o *engine.Scores, out output, in map[string]input) {
 				weights[j] = rounded(w.v, w.err, 9*rescalings(n))
 				p[j] = w.v
 			}
-			all := total(weights[:n])
+			all, values := total(weights[:n]), measured(p[:n])
 			for i := range o.Dim {
-				out.set(t, h*o.Dim+i, weighted(weights[:n], p[:n], v[kv+i][:n]).div(all))
+				out.set(t, h*o.Dim+i, weighted(weights[:n], values, seen[kv*o.Dim+i]).div(all))
 			}
 		}
 	}
 }
 
-// likeness is q·k.
-func likeness(q, k []float64) approx {
-	s := dot(q, k)
-	s.sizeA, s.sizeB = absolute(q), absolute(k)
-	return s.likely(0)
-}
-
 // weighted is Σ wₖ·vₖ; p holds the weights' values.
-func weighted(w []approx, p, v []float64) approx {
-	a := sum(p, v, 0)
+func weighted(w []approx, p, v vector) approx {
+	a := dot(p, v).worst(0)
 	for k := range w {
-		a.err += w[k].err * math.Abs(v[k])
+		a.err += w[k].err * math.Abs(v.a[k])
 	}
 	if math.IsNaN(a.v) || math.IsInf(a.v, 0) {
 		a.err = 0

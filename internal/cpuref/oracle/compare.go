@@ -42,12 +42,12 @@ func (j Judged) Strays(i int, got float64) float64 {
 
 // Compare holds got to what was judged.
 func (j Judged) Compare(got []float64) Report {
-	r := Report{Elements: len(j.Want)}
+	r, limit := Report{Elements: len(j.Want)}, j.Operand.Buffer.DType().Precision().Overflow
 	for i := range j.Want {
 		if math.IsNaN(got[i]) || math.IsInf(got[i], 0) {
 			r.NonFinite++
 		}
-		ratio := j.Strays(i, got[i])
+		ratio := strays(got[i], j.Want[i], j.Allowed[i], limit)
 		if ratio > 1 {
 			r.Bad++
 		}

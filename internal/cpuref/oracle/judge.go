@@ -5,7 +5,6 @@
 package oracle
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
 
@@ -86,44 +85,48 @@ func read(o engine.Operand) (input, error) {
 
 // row gives row r in float64.
 func (in input) row(r int) []float64 {
-	d, wide := in.Buffer.DType(), make([]float64, in.Cols)
-	data := in.data[(in.Offset+r*in.Stride)*d.Size():][:in.Cols*d.Size()]
-	switch d { // the types of most weights without a call for each element
-	case num.Float32:
-		for i := range wide {
-			wide[i] = float64(math.Float32frombits(binary.LittleEndian.Uint32(data[4*i:])))
-		}
-	case num.Float16:
-		for i := range wide {
-			wide[i] = float64(num.Float16ToFloat32(binary.LittleEndian.Uint16(data[2*i:])))
-		}
-	default:
-		for i := range wide {
-			wide[i] = float64(num.Float32At(d, data, i))
-		}
-	}
+	wide := make([]float64, in.Cols)
+	in.widen(wide, r)
 	return wide
+}
+
+// widen puts row r into wide.
+func (in input) widen(wide []float64, r int) {
+	d := in.Buffer.DType()
+	Widen(wide, d, in.data[(in.Offset+r*in.Stride)*d.Size():])
 }
 
 // all gives all rows, one after the other.
 func (in input) all() []float64 {
-	all := make([]float64, 0, in.Rows*in.Cols)
+	all := make([]float64, in.Rows*in.Cols)
 	for r := range in.Rows {
-		all = append(all, in.row(r)...)
+		in.widen(all[r*in.Cols:][:in.Cols], r)
 	}
 	return all
 }
 
-// weights gives row n of matrix "w".
-func weights(in map[string]input, n int) []float64 {
-	row := in["w"].row(n)
+// weights is a matrix, of int8 with the scales of its rows.
+type weights struct {
+	input
+	scale []byte // float32; nil: none
+}
+
+// weightsOf gives matrix "w".
+func weightsOf(in map[string]input) weights {
+	w := weights{input: in["w"]}
 	if scale, ok := in["scale"]; ok {
-		s := num.Float32At(num.Float32, scale.data, scale.Offset+n)
-		for i, q := range row {
-			row[i] = float64(float32(q) * s)
-		}
+		w.scale = scale.data[scale.Offset*num.Float32.Size():]
 	}
-	return row
+	return w
+}
+
+// widen puts row n into wide.
+func (w weights) widen(wide []float64, n int) {
+	if w.scale == nil {
+		w.input.widen(wide, n)
+		return
+	}
+	scaled(wide, w.data[w.Offset+n*w.Stride:], num.Float32At(num.Float32, w.scale, n))
 }
 
 // output is an operand that is judged.

@@ -4,11 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"runtime"
-	"sync"
 
 	"llmrun/internal/engine"
-	"llmrun/internal/num"
 )
 
 func copied(out output, in input) {
@@ -20,6 +17,7 @@ func copied(out output, in input) {
 }
 
 func embed(o *engine.Embed, out output, in map[string]input) error {
+	w, row := weightsOf(in), make([]float64, o.W.Cols)
 	for t := range o.Rows() {
 		id := int(int32(binary.LittleEndian.Uint32(in["ids"].data[4*(in["ids"].Offset+t):])))
 		if id < 0 || id >= o.W.Rows {
@@ -29,7 +27,8 @@ func embed(o *engine.Embed, out output, in map[string]input) error {
 		if p, ok := in["positions"]; ok {
 			positions = p.row(t)
 		}
-		for i, v := range weights(in, id) {
+		w.widen(row, id)
+		for i, v := range row {
 			a := exact(v)
 			if o.Scale != 1 {
 				a = a.mul(exact(float64(o.Scale)))
@@ -44,15 +43,13 @@ func embed(o *engine.Embed, out output, in map[string]input) error {
 }
 
 func rmsNorm(o *engine.RMSNorm, out output, in map[string]input) {
-	w := in["w"].row(0)
+	gain := make([]approx, o.Dim)
+	for i, w := range in["w"].row(0) {
+		gain[i] = exact(float64(o.Offset)).add(exact(w))
+	}
 	for t := range o.Rows() {
-		row := in["x"].row(t)
-		for h := range o.Heads {
-			x := row[h*o.Dim:][:o.Dim]
-			all := dot(x, x)
-			all.sizeA = absolute(x)
-			all.sizeB = all.sizeA
-			squares := all.inLanes()
+		for h, x := range split(in["x"].row(t), o.Dim) {
+			squares := dot(x, x).inLanes()
 			overflows := math.IsInf(squares.err, 1)
 			if overflows {
 				squares.err = 0
@@ -62,9 +59,8 @@ func rmsNorm(o *engine.RMSNorm, out output, in map[string]input) {
 			if overflows { // an infinite sum makes it 0
 				inv.err += inv.v
 			}
-			for i, v := range x {
-				gain := exact(float64(o.Offset)).add(exact(w[i]))
-				out.set(t, h*o.Dim+i, exact(v).mul(inv).mul(gain))
+			for i, v := range x.a {
+				out.set(t, h*o.Dim+i, exact(v).mul(inv).mul(gain[i]))
 			}
 		}
 	}
@@ -102,43 +98,32 @@ func layerNorm(o *engine.LayerNorm, out output, in map[string]input) {
 }
 
 func linear(o *engine.Linear, out output, in map[string]input) {
-	x, sizeX := make([][]float64, o.Rows()), make([]float64, o.Rows())
+	x := make([]vector, o.Rows())
 	for t := range x {
-		x[t] = in["x"].row(t)
-		sizeX[t] = absolute(x[t])
+		x[t] = measured(in["x"].row(t))
 	}
 	extra := 0
 	if o.W.Scale != nil {
 		extra = 1 // the scale may be applied to the sum instead of the weight
 	}
-	bias, biased := in["bias"]
-	share(o.W.Rows, func(n int) {
-		w := weights(in, n)
-		sizeW := absolute(w)
-		for t := range x {
-			s := dot(x[t], w)
-			s.sizeA, s.sizeB = sizeX[t], sizeW
-			a := s.likely(extra)
-			if biased {
-				a = a.add(exact(float64(num.Float32At(num.Float32, bias.data, bias.Offset+n))))
+	weights, bias := weightsOf(in), []float64(nil)
+	if b, ok := in["bias"]; ok {
+		bias = b.row(0)
+	}
+	share(o.W.Rows, o.W.Rows*o.W.Cols*len(x), func(from, to int) {
+		row := make([]float64, o.W.Cols)
+		for n := from; n < to; n++ {
+			weights.widen(row, n)
+			w := measured(row)
+			for t := range x {
+				a := dot(x[t], w).likely(extra)
+				if bias != nil {
+					a = a.add(exact(bias[n]))
+				}
+				out.set(t, n, a)
 			}
-			out.set(t, n, a)
 		}
 	})
-}
-
-// share calls f for every n in [0, rows), a part of them on each core: most of a model's work is in linears.
-func share(rows int, f func(n int)) {
-	var wait sync.WaitGroup
-	part := rows/runtime.GOMAXPROCS(0) + 1
-	for from := 0; from < rows; from += part {
-		wait.Go(func() {
-			for n := from; n < min(from+part, rows); n++ {
-				f(n)
-			}
-		})
-	}
-	wait.Wait()
 }
 
 func rope(o *engine.RoPE, out output, in map[string]input) {
@@ -165,19 +150,24 @@ func rope(o *engine.RoPE, out output, in map[string]input) {
 
 func scores(o *engine.Scores, out output, in map[string]input) {
 	_, first, keys := o.Keys(o.Pass())
-	k := make([][]float64, keys)
-	for j := range k {
-		k[j] = in["k"].row(j)
-	}
+	k := headsOf(in["k"], keys, o.Dim)
 	for t := range o.Rows() {
-		q := in["q"].row(t)
-		for h := range o.Heads {
-			kv := h / (o.Heads / o.KVHeads) * o.Dim
+		for h, q := range split(in["q"].row(t), o.Dim) {
+			kv := h / (o.Heads / o.KVHeads)
 			for j := range first + t { // the rest stays 0, exactly
-				out.set(h*o.Rows()+t, j, likeness(q[h*o.Dim:][:o.Dim], k[j][kv:][:o.Dim]).mul(exact(float64(o.Scale))))
+				out.set(h*o.Rows()+t, j, dot(q, k[j][kv]).likely(0).mul(exact(float64(o.Scale))))
 			}
 		}
 	}
+}
+
+// headsOf gives the first rows of a cache, each in its heads.
+func headsOf(cache input, rows, dim int) [][]vector {
+	heads := make([][]vector, rows)
+	for j := range heads {
+		heads[j] = split(cache.row(j), dim)
+	}
+	return heads
 }
 
 func softmax(o *engine.Softmax, out output, in map[string]input) {
@@ -201,25 +191,36 @@ func softmax(o *engine.Softmax, out output, in map[string]input) {
 
 func context(o *engine.Context, out output, in map[string]input) {
 	_, first, keys := o.Keys(o.Pass())
-	v := make([][]float64, o.KVHeads*o.Dim) // by dimension
-	for i := range v {
-		v[i] = make([]float64, keys)
-	}
-	for j := range keys {
-		for i, a := range in["v"].row(j) {
-			v[i][j] = a
+	v := byDimension(in["v"], keys)
+	seen := make([]vector, len(v))
+	for t := range o.Rows() {
+		n := first + t
+		for i := range v {
+			seen[i] = measured(v[i][:n])
 		}
-	}
-	for h := range o.Heads {
-		kv := h / (o.Heads / o.KVHeads) * o.Dim
-		for t := range o.Rows() {
-			n := first + t
-			p := in["p"].row(h*o.Rows() + t)[:n]
+		for h := range o.Heads {
+			kv := h / (o.Heads / o.KVHeads) * o.Dim
+			p := measured(in["p"].row(h*o.Rows() + t)[:n])
 			for i := range o.Dim {
-				out.set(t, h*o.Dim+i, sum(p, v[kv+i][:n], 0))
+				out.set(t, h*o.Dim+i, dot(p, seen[kv+i]).worst(0))
 			}
 		}
 	}
+}
+
+// byDimension gives the first rows of a cache, column by column.
+func byDimension(cache input, rows int) [][]float64 {
+	columns, row := make([][]float64, cache.Cols), make([]float64, cache.Cols)
+	for i := range columns {
+		columns[i] = make([]float64, rows)
+	}
+	for j := range rows {
+		cache.widen(row, j)
+		for i, a := range row {
+			columns[i][j] = a
+		}
+	}
+	return columns
 }
 
 func activate(o *engine.Activate, out output, in map[string]input) {

@@ -110,10 +110,8 @@ func TestSumBoundsAnyOrder(t *testing.T) {
 					}
 					wide[0][k], wide[1][k] = float64(a[k]), float64(b[k])
 				}
-				s := sum(wide[0], wide[1], 0)
-				all := dot(wide[0], wide[1])
-				all.sizeA, all.sizeB = absolute(wide[0]), absolute(wide[1])
-				likely := all.likely(0)
+				all := dot(measured(wide[0]), measured(wide[1]))
+				s, likely := all.worst(0), all.likely(0)
 				if likely.v != s.v || !(likely.err <= s.err) || n > 2000 && size == 1 && likely.err > s.err/10 {
 					t.Errorf("%d terms: likely %v, worst %v", n, likely, s)
 				}
@@ -176,7 +174,7 @@ func TestEdgesOfFloat32(t *testing.T) {
 			t.Errorf("silu(%g): %g is allowed", x, bound.err)
 		}
 	}
-	if s := sum([]float64{0x1p-130}, []float64{1024}, 0); s.err < 0x1p-120 || s.err > 0x1p-114 {
+	if s := dot(measured([]float64{0x1p-130}), measured([]float64{1024})).worst(0); s.err < 0x1p-120 || s.err > 0x1p-114 {
 		t.Errorf("2^-130 · 1024 may be read as zero; its error is %g", s.err)
 	}
 	if a := exact(0x1p-130); a.err != 0x1p-130 {

@@ -13,18 +13,21 @@ func quantizedLinear(o *engine.Linear, out output, in map[string]input) {
 	for t := range x {
 		x[t] = quantize(in["x"].row(t), o.Truncated)
 	}
-	scale, bias := in["scale"].row(0), []float64(nil)
+	weights, scale, bias := in["w"], in["scale"].row(0), []float64(nil)
 	if b, ok := in["bias"]; ok {
 		bias = b.row(0)
 	}
-	share(o.W.Rows, func(n int) {
-		w := in["w"].row(n)
-		for t := range x {
-			a := x[t].product(w).div(exact(scale[n]))
-			if bias != nil {
-				a = a.add(exact(bias[n]))
+	share(o.W.Rows, o.W.Rows*o.W.Cols*len(x), func(from, to int) {
+		w := make([]float64, o.W.Cols)
+		for n := from; n < to; n++ {
+			weights.widen(w, n)
+			for t := range x {
+				a := x[t].product(w).div(exact(scale[n]))
+				if bias != nil {
+					a = a.add(exact(bias[n]))
+				}
+				out.set(t, n, a)
 			}
-			out.set(t, n, a)
 		}
 	})
 }
@@ -75,7 +78,7 @@ func (r quantized) product(w []float64) approx {
 	if r.q == nil {
 		return approx{math.NaN(), 0}
 	}
-	sum := dot(r.q, w).v
+	sum := multiply(r.q, w).v
 	flushed := 0.0 // what is missing if subnormal inputs are read as zero
 	for _, k := range r.tiny {
 		flushed += math.Abs(r.q[k] * w[k])
