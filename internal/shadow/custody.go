@@ -141,6 +141,9 @@ func (c *custody) sweep(op engine.Op) (strayed, intact bool, err error) {
 		if err != nil {
 			return false, false, err
 		}
+		if !slices.ContainsFunc(outs, func(o engine.Operand) bool { return o.Buffer == r.buffer }) && bytes.Equal(r.bytes, host[:len(r.bytes)]) {
+			continue // as most are
+		}
 		changed := change{record: r}
 		for i := range r.spans {
 			s := &r.spans[i]

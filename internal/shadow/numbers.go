@@ -5,6 +5,7 @@ import (
 	"math"
 	"strings"
 
+	"llmrun/internal/cpuref/oracle"
 	"llmrun/internal/engine"
 	"llmrun/internal/num"
 )
@@ -117,9 +118,10 @@ func (v *verdict) intermediates(in reader) []intermediate {
 			return []intermediate{{"127/max|x|", "%s is %.4g", func(r, _ int) float64 { return 127 / largest(row(x, r, o.W.Cols)) }, infinite}}
 		}
 	case *engine.RMSNorm:
-		x := in["x"]
+		head := in["x"].pieces(o.Dim)
 		return []intermediate{{"the sum of squares", "%s is %.4g", func(r, c int) float64 {
-			sum, _ := dot(0, o.Dim, func(i int) float64 { return x.at(r, c/o.Dim*o.Dim+i) }, func(i int) float64 { return x.at(r, c/o.Dim*o.Dim+i) })
+			head := head(r, c/o.Dim*o.Dim)
+			sum, _, _ := oracle.Sum(head, head)
 			return sum
 		}, half}}
 	}
@@ -252,13 +254,17 @@ func (v *verdict) rounded(in reader) []string {
 // halfSums finds errors that are what the rounding of a sum's steps to float16 makes: no greater than n roundings of the root of the sum of
 // its squared terms, not much smaller, and of both signs.
 func (v *verdict) halfSums(in reader) []string {
+	size := sumSize(v.op, in)
+	if size == nil {
+		return nil
+	}
 	up, down, largest := 0, 0, 0.0
 	for i, got := range v.got {
 		if !v.bad(i) {
 			continue
 		}
-		scale, n := v.sumScale(in, i/v.cols(), i%v.cols())
-		e := (got - v.Want[i]) / (0x1p-11 * scale)
+		steps, n := size(i/v.cols(), i%v.cols())
+		e := (got - v.Want[i]) / (0x1p-11 * steps)
 		if !(math.Abs(e) <= max(8, math.Sqrt(n))) {
 			return nil
 		}
@@ -275,27 +281,36 @@ func (v *verdict) halfSums(in reader) []string {
 	return []string{fmt.Sprintf("the errors have the size of a float16's rounding, up to %.2g times that of the sum, and both signs: sums are kept in float16", largest)}
 }
 
-// sumScale is the size of a sum's steps, √Σ(aₖbₖ)², and how many there are; infinite where the op has no sum.
-func (v *verdict) sumScale(in reader, r, c int) (scale, n float64) {
-	squares := func(n int, a, b func(k int) float64) (float64, float64) {
-		s, _ := dot(0, n, func(k int) float64 { return a(k) * a(k) }, func(k int) float64 { return b(k) * b(k) })
-		return math.Sqrt(s), float64(n)
+// sumSize tells of the sum that makes an element the size of its steps, √Σ(aₖbₖ)², and how many they are; nil: the op has no sum.
+func sumSize(op engine.Op, in reader) func(r, c int) (size, n float64) {
+	of := func(a, b []float64) (float64, float64) {
+		_, _, squares := oracle.Sum(a, b)
+		return math.Sqrt(squares), float64(len(a))
 	}
-	switch o := v.op.(type) {
+	switch o := op.(type) {
 	case *engine.Linear:
-		x, w := in["x"], in["w"]
-		return squares(o.W.Cols, func(k int) float64 { return x.at(r, k) }, func(k int) float64 { return w.at(c, k) })
+		x, w := in["x"].pieces(o.W.Cols), in["w"].pieces(o.W.Cols)
+		return func(r, c int) (float64, float64) { return of(x(r, 0), w(c, 0)) }
 	case *engine.Scores:
-		a, q, key := attending(o.Attention, o.In), in["q"], in["k"]
-		h, t := r/a.rows, r%a.rows
-		s, n := squares(o.Dim, func(i int) float64 { return q.at(t, h*o.Dim+i) }, func(i int) float64 { return key.at(c, h/(o.Heads/o.KVHeads)*o.Dim+i) })
-		return s * math.Abs(float64(o.Scale)), n
+		a, q, k := attending(o.Attention, o.In), in["q"].pieces(o.Dim), in["k"].pieces(o.Dim)
+		return func(r, c int) (float64, float64) {
+			h, t := r/a.rows, r%a.rows
+			s, n := of(q(t, h*o.Dim), k(c, h/(o.Heads/o.KVHeads)*o.Dim))
+			return s * math.Abs(float64(o.Scale)), n
+		}
 	case *engine.Context:
 		a, p, val := attending(o.Attention, o.In), in["p"], in["v"]
-		h := c / o.Dim
-		return squares(a.first+r, func(j int) float64 { return p.at(h*a.rows+r, j) }, func(j int) float64 { return val.at(j, h/(o.Heads/o.KVHeads)*o.Dim+c%o.Dim) })
+		return func(r, c int) (float64, float64) {
+			h := c / o.Dim
+			weights, seen := make([]float64, a.first+r), make([]float64, a.first+r)
+			p.widen(weights, h*a.rows+r, 0)
+			for j := range seen {
+				seen[j] = val.at(j, h/(o.Heads/o.KVHeads)*o.Dim+c%o.Dim)
+			}
+			return of(weights, seen)
+		}
 	}
-	return 0, 0
+	return nil
 }
 
 // why says how changed bytes differ from those that were written, where that is plain.

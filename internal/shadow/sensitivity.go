@@ -100,12 +100,12 @@ func (m *Meter) measure(op engine.Op) error {
 			return err
 		}
 		t.clean = max(t.clean, j.Compare(got).WorstRatio)
-		d := j.Operand.Buffer.DType()
+		d, sum := j.Operand.Buffer.DType(), sumSize(op, in)
 		for i, v := range got {
 			if math.IsNaN(j.Want[i]) || math.IsInf(j.Want[i], 0) || math.IsInf(j.Allowed[i], 0) {
 				continue
 			}
-			unit := lastBit(d, max(math.Abs(j.Want[i]), size(op, in, i/j.Operand.Cols, i%j.Operand.Cols)))
+			unit := lastBit(d, max(math.Abs(j.Want[i]), size(op, in, sum, i/j.Operand.Cols, i%j.Operand.Cols)))
 			seen := func(units float64) bool {
 				return j.Strays(i, d.Round(v+units*unit)) > 1 && j.Strays(i, d.Round(v-units*unit)) > 1
 			}
@@ -130,14 +130,13 @@ func lastBit(d num.DType, v float64) float64 {
 }
 
 // size is the largest value that is rounded on the way to element (r, c), where that may be much larger than the element itself: a sum's
-// terms cancel, and its partial sums are as large as the root of the sum of their squares.
-func size(op engine.Op, in reader, r, c int) float64 {
-	v := &verdict{op: op}
+// terms cancel, and its partial sums are as large as the root of the sum of their squares. sum is op's sumSize.
+func size(op engine.Op, in reader, sum func(r, c int) (size, n float64), r, c int) float64 {
 	switch o := op.(type) {
 	case *engine.Linear:
 		s := 0.0
 		if !o.Quantized { // that sum is exact
-			s, _ = v.sumScale(in, r, c)
+			s, _ = sum(r, c)
 		}
 		if bias := in["bias"]; bias.exists() {
 			s = max(s, math.Abs(bias.at(0, c)))
@@ -147,10 +146,10 @@ func size(op engine.Op, in reader, r, c int) float64 {
 		if a := attending(o.Attention, o.In); c >= a.first+r%a.rows { // masked: exactly 0
 			return 0
 		}
-		s, _ := v.sumScale(in, r, c)
+		s, _ := sum(r, c)
 		return s
 	case *engine.Context:
-		s, _ := v.sumScale(in, r, c)
+		s, _ := sum(r, c)
 		return s
 	case *engine.RoPE:
 		if c%o.Dim >= o.RotaryDim {

@@ -38,6 +38,35 @@ func (m values) at(r, c int) float64 {
 	return float64(v * scale)
 }
 
+// widen puts elements of row r from column c on into wide.
+func (m values) widen(wide []float64, r, c int) {
+	d := m.Buffer.DType()
+	oracle.Widen(wide, d, m.data[(m.Offset+r*m.Stride+c)*d.Size():])
+	if m.scale == nil {
+		return
+	}
+	scale := num.Float32At(num.Float32, m.scale, r)
+	for i, v := range wide {
+		if m.divides {
+			wide[i] = v / float64(scale)
+		} else {
+			wide[i] = float64(float32(v) * scale)
+		}
+	}
+}
+
+// pieces gives n elements of row r from column c on, widened: they hold until others are asked for.
+func (m values) pieces(n int) func(r, c int) []float64 {
+	wide, row, col := make([]float64, n), -1, 0
+	return func(r, c int) []float64 {
+		if r != row || c != col {
+			m.widen(wide, r, c)
+			row, col = r, c
+		}
+		return wide
+	}
+}
+
 func (m values) exists() bool { return m.Buffer != nil }
 
 // reader gives op's operands by name; one that it does not have does not exist.

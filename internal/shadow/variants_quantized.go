@@ -13,7 +13,14 @@ type quantizedRow struct {
 	factor float64
 }
 
-func (r quantizedRow) at(i int) float64 { return r.q[i] / r.factor }
+// x is what the integers stand for.
+func (r quantizedRow) x() []float64 {
+	x := make([]float64, len(r.q))
+	for i, q := range r.q {
+		x[i] = q / r.factor
+	}
+	return x
+}
 
 // quantizedRows gives o's rows, each computed when it is first asked for. A row that is not finite is all NaN.
 func quantizedRows(o *engine.Linear, x values, truncated bool) func(r int) quantizedRow {
@@ -42,9 +49,7 @@ func eachOnce[T any](f func(r int) T) func(r int) T {
 // row is a row of x, widened.
 func row(x values, r, cols int) []float64 {
 	wide := make([]float64, cols)
-	for i := range wide {
-		wide[i] = x.at(r, i)
-	}
+	x.widen(wide, r, 0)
 	return wide
 }
 
@@ -61,6 +66,7 @@ func (v *verdict) quantizedVariants(o *engine.Linear, in reader) (list []variant
 	x, w, bias, scale, k := in["x"], in["w"], in["bias"], in["scale"], o.W.Cols
 	integers := w
 	integers.scale = nil
+	weights := integers.pieces(k)
 	rows := quantizedRows(o, x, o.Truncated)
 	made := func(what string, rows func(r int) quantizedRow, sum func(q []float64, c int) float64, apply func(s float64, r, c int) float64) variant {
 		return v.made(what, 6, func(r, c int) (float64, float64) {
@@ -72,7 +78,7 @@ func (v *verdict) quantizedVariants(o *engine.Linear, in reader) (list []variant
 		})
 	}
 	exact := func(q []float64, c int) float64 {
-		s, _ := dot(0, k, func(i int) float64 { return q[i] }, func(i int) float64 { return integers.at(c, i) })
+		s, _, _ := oracle.Sum(q, weights(c, 0))
 		return s
 	}
 	by := func(rows func(r int) quantizedRow) func(s float64, r, c int) float64 {
@@ -101,11 +107,12 @@ func (v *verdict) quantizedVariants(o *engine.Linear, in reader) (list []variant
 		return quantizedRow{q, a}
 	})
 	saturated := func(q []float64, c int) (sum float64) {
+		w := weights(c, 0)
 		for i := 0; i < k; i += 2 {
 			pair := 0.0
 			for j := i; j < min(i+2, k); j++ {
-				pair += (q[j] + 128) * integers.at(c, j)
-				sum -= 128 * integers.at(c, j)
+				pair += (q[j] + 128) * w[j]
+				sum -= 128 * w[j]
 			}
 			sum += max(math.MinInt16, min(math.MaxInt16, pair))
 		}

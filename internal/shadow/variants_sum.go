@@ -4,27 +4,30 @@ import (
 	"fmt"
 	"math"
 
+	"llmrun/internal/cpuref/oracle"
 	"llmrun/internal/engine"
 )
-
-// dot is Σ a(k)·b(k) over k in [from, to), and Σ |a(k)·b(k)|.
-func dot(from, to int, a, b func(k int) float64) (sum, size float64) {
-	for k := from; k < to; k++ {
-		p := a(k) * b(k)
-		sum += p
-		size += math.Abs(p)
-	}
-	return sum, size
-}
 
 func (v *verdict) linearVariants(o *engine.Linear, in reader) (list []variant) {
 	x, w, bias := in["x"], in["w"], in["bias"]
 	n, k := o.W.Rows, o.W.Cols
-	input := x.at
+	rows, weights := x.pieces(k), w.pieces(k)
+	input := func(r int) []float64 { return rows(r, 0) }
 	if o.Quantized {
 		rows := quantizedRows(o, x, o.Truncated)
-		input = func(r, i int) float64 { return rows(r).at(i) }
+		input = eachOnce(func(r int) []float64 { return rows(r).x() })
 		list = v.quantizedVariants(o, in)
+	}
+	weight := func(c int) []float64 { return weights(c, 0) }
+	// transposed reads the elements of row c elsewhere.
+	transposed := func(at func(c, i int) float64) func(c int) []float64 {
+		row := make([]float64, k)
+		return func(c int) []float64 {
+			for i := range row {
+				row[i] = at(c, i)
+			}
+			return row
+		}
 	}
 	offset := func(c int) float64 {
 		if !bias.exists() || c < 0 || c >= n {
@@ -32,35 +35,35 @@ func (v *verdict) linearVariants(o *engine.Linear, in reader) (list []variant) {
 		}
 		return bias.at(0, c)
 	}
-	product := func(what string, from, to int, weight func(c, i int) float64, bias func(c int) float64) variant {
+	product := func(what string, from, to int, weight func(c int) []float64, bias func(c int) float64) variant {
 		return v.made(what, float64(k+4), func(r, c int) (float64, float64) {
-			sum, size := dot(from, to, func(i int) float64 { return input(r, i) }, func(i int) float64 { return weight(c, i) })
+			sum, size, _ := oracle.Sum(input(r)[from:to], weight(c)[from:to])
 			return sum + bias(c), size + math.Abs(bias(c))
 		})
 	}
 	if bias.exists() {
-		list = append(list, product("the bias is left out", 0, k, w.at, func(int) float64 { return 0 }),
-			product("the bias is added twice", 0, k, w.at, func(c int) float64 { return 2 * offset(c) }),
-			product("the bias is subtracted", 0, k, w.at, func(c int) float64 { return -offset(c) }),
-			product("the bias is that of the row after", 0, k, w.at, func(c int) float64 { return offset(c + 1) }),
-			product("the bias is that of the row before", 0, k, w.at, func(c int) float64 { return offset(c - 1) }),
-			product("the bias is that of the first row", 0, k, w.at, func(int) float64 { return offset(0) }))
+		list = append(list, product("the bias is left out", 0, k, weight, func(int) float64 { return 0 }),
+			product("the bias is added twice", 0, k, weight, func(c int) float64 { return 2 * offset(c) }),
+			product("the bias is subtracted", 0, k, weight, func(c int) float64 { return -offset(c) }),
+			product("the bias is that of the row after", 0, k, weight, func(c int) float64 { return offset(c + 1) }),
+			product("the bias is that of the row before", 0, k, weight, func(c int) float64 { return offset(c - 1) }),
+			product("the bias is that of the first row", 0, k, weight, func(int) float64 { return offset(0) }))
 	}
 	if n == k {
-		list = append(list, product("the weight is transposed", 0, k, func(c, i int) float64 { return w.at(i, c) }, offset))
+		list = append(list, product("the weight is transposed", 0, k, transposed(func(c, i int) float64 { return w.at(i, c) }), offset))
 	} else {
-		list = append(list, product(fmt.Sprintf("the weight [%d %d] is read as [%d %d] transposed", n, k, k, n), 0, k, func(c, i int) float64 {
-			return w.at((i*n+c)/k, (i*n+c)%k)
-		}, offset))
+		list = append(list, product(fmt.Sprintf("the weight [%d %d] is read as [%d %d] transposed", n, k, k, n), 0, k,
+			transposed(func(c, i int) float64 { return w.at((i*n+c)/k, (i*n+c)%k) }), offset))
 	}
 	for _, tail := range tails(k) {
-		list = append(list, product(fmt.Sprintf("%s missing: columns from %d on", terms(tail), k-tail), 0, k-tail, w.at, offset))
+		list = append(list, product(fmt.Sprintf("%s missing: columns from %d on", terms(tail), k-tail), 0, k-tail, weight, offset))
 	}
-	list = append(list, product("the first term is missing", 1, k, w.at, offset))
+	list = append(list, product("the first term is missing", 1, k, weight, offset))
 	if w.scale != nil {
 		plain := w
 		plain.scale = nil
-		list = append(list, product("the row scale is left out", 0, k, plain.at, offset))
+		unscaled := plain.pieces(k)
+		list = append(list, product("the row scale is left out", 0, k, func(c int) []float64 { return unscaled(c, 0) }, offset))
 	}
 	return list
 }
@@ -93,8 +96,9 @@ func (a attention) mappings() []mapping {
 
 func (v *verdict) scoresVariants(o *engine.Scores, in reader) (list []variant) {
 	a, q, k := attending(o.Attention, o.In), in["q"], in["k"]
+	query, key := q.pieces(a.Dim), k.pieces(a.Dim)
 	score := func(t, h, j, kv, dims int) (float64, float64) {
-		sum, size := dot(0, dims, func(i int) float64 { return q.at(t, h*a.Dim+i) }, func(i int) float64 { return k.at(j, kv*a.Dim+i) })
+		sum, size, _ := oracle.Sum(query(t, h*a.Dim)[:dims], key(j, kv*a.Dim)[:dims])
 		return sum * float64(o.Scale), size * math.Abs(float64(o.Scale))
 	}
 	own := func(h int) int { return h / (a.Heads / a.KVHeads) }
@@ -184,13 +188,16 @@ func (v *verdict) contextVariants(o *engine.Context, in reader) (list []variant)
 	row := func(t, h int) int { return h*a.rows + t }
 	average := func(what string, from int, to func(t int) int, kv func(h int) int, key func(j int) int, row func(t, h int) int) variant {
 		return v.made(what, float64(a.keys+4), func(t, c int) (float64, float64) {
-			h := c / a.Dim
-			return dot(from, to(t), func(j int) float64 { return p.at(row(t, h), j) }, func(j int) float64 {
-				if key(j) < 0 || key(j) >= a.keys {
-					return 0
+			h, seen := c/a.Dim, make([]float64, to(t)-from)
+			for i := range seen {
+				if j := key(from + i); j >= 0 && j < a.keys {
+					seen[i] = val.at(j, kv(h)*a.Dim+c%a.Dim)
 				}
-				return val.at(key(j), kv(h)*a.Dim+c%a.Dim)
-			})
+			}
+			weights := make([]float64, len(seen))
+			p.widen(weights, row(t, h), from)
+			sum, size, _ := oracle.Sum(weights, seen)
+			return sum, size
 		})
 	}
 	end, same := func(t int) int { return a.first + t }, func(j int) int { return j }

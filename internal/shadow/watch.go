@@ -8,7 +8,6 @@ import (
 	"llmrun/internal/cpuref/oracle"
 	"llmrun/internal/ctconv"
 	"llmrun/internal/engine"
-	"llmrun/internal/num"
 )
 
 // Watch follows one text through a session. One goroutine uses it and the session.
@@ -155,11 +154,8 @@ func (w *Watch) judge(op engine.Op, written [][]byte) error {
 	w.ops++
 	var bad *verdict
 	for i, j := range judged {
-		d := j.Operand.Buffer.DType()
 		got := make([]float64, len(j.Want))
-		for k := range got {
-			got[k] = float64(num.Float32At(d, written[i], k))
-		}
+		oracle.Widen(got, j.Operand.Buffer.DType(), written[i])
 		report := j.Compare(got)
 		w.cell(op.Site(), report.WorstRatio)
 		if !report.OK() && bad == nil {

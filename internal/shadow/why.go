@@ -61,30 +61,31 @@ func (v *verdict) explained(in reader) []string {
 	return []string{strings.Join(fit, ", or ") + ": every wrong element is what that gives"}
 }
 
-// fits tells whether a variant gives all bad elements, and whether it gives all others too.
+// fits tells whether a variant gives all bad elements, and whether it gives all others too. Where it says nothing, nothing is proved.
 func (v *verdict) fits(candidate variant) (ok, all bool) {
-	fit := func(i int) bool {
+	fit := func(i int) (known, fit bool) {
 		want, allowed := candidate.at(i/v.cols(), i%v.cols())
-		return v.got[i] == want || math.Abs(v.got[i]-want) <= allowed || math.IsNaN(v.got[i]) && math.IsNaN(want) && math.IsInf(allowed, 1)
+		fit = v.got[i] == want || math.Abs(v.got[i]-want) <= allowed || math.IsNaN(v.got[i]) && math.IsNaN(want) && math.IsInf(allowed, 1)
+		return !math.IsInf(allowed, 1), fit
 	}
-	known := func(i int) bool { // where the variant says nothing, nothing is proved
-		_, allowed := candidate.at(i/v.cols(), i%v.cols())
-		return !math.IsInf(allowed, 1)
-	}
-	if !known(v.WorstIndex) || !fit(v.WorstIndex) {
+	if known, fit := fit(v.WorstIndex); !known || !fit {
 		return false, false
 	}
-	for i := range v.got {
-		if v.bad(i) && known(i) && !fit(i) {
-			return false, false
+	misfit := func(bad bool) bool {
+		for i := range v.got {
+			if v.bad(i) != bad {
+				continue
+			}
+			if known, fit := fit(i); known && !fit {
+				return true
+			}
 		}
+		return false
 	}
-	for i := range v.got {
-		if known(i) && !fit(i) {
-			return true, false
-		}
+	if misfit(true) {
+		return false, false
 	}
-	return true, true
+	return true, !misfit(false)
 }
 
 // same tells whether all bad elements have the bits that b holds at their place.
