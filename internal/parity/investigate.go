@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 
 	"llmrun/internal/ctconv"
 	"llmrun/internal/engine"
@@ -99,7 +100,7 @@ func (r *run) look(ctx context.Context, c *Comparison, at suspicion, last int, j
 		sides = append(sides, f)
 	}
 	r.showOps(p.ID, sides, last, judge)
-	if err := feed(ctx, file, sides, p.IDs, at.chosen[:last-1], judge); err != nil {
+	if err := r.feed(ctx, file, sides, p.IDs, at.chosen[:last-1], judge); err != nil {
 		return err
 	}
 	steps := []int{}
@@ -130,21 +131,22 @@ func (c *Comparison) accuse(which string, prompt int, findings []shadow.Finding)
 }
 
 // feed decodes on sides under watch, in lock step, and judges the steps that judge names. Their twin is always there first.
-func feed(ctx context.Context, twin *side, sides []*followed, prompt, chosen []int, judge func(step int) bool) error {
+func (r *run) feed(ctx context.Context, twin *side, sides []*followed, prompt, chosen []int, judge func(step int) bool) error {
 	if err := twin.prefill(ctx, prompt); err != nil {
 		return err
 	}
-	for _, f := range sides {
+	err := r.each(sides, func(f *followed) error {
 		f.watch.Judge(judge(0))
-		if err := f.prefill(ctx, prompt); err != nil {
-			return err
-		}
+		return f.prefill(ctx, prompt)
+	})
+	if err != nil {
+		return err
 	}
 	for i, id := range append([]int{0}, chosen...) {
 		if _, err := twin.step(i+1, id); err != nil {
 			return err
 		}
-		for _, f := range sides {
+		err := r.each(sides, func(f *followed) error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
@@ -157,9 +159,22 @@ func feed(ctx context.Context, twin *side, sides []*followed, prompt, chosen []i
 				return f.failed(err)
 			}
 			f.sample(i+1, logits)
+			return nil
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// each calls step for every side.
+func (r *run) each(sides []*followed, step func(*followed) error) error {
+	var tasks []func() error
+	for _, f := range sides {
+		tasks = append(tasks, func() error { return step(f) })
+	}
+	return r.together(tasks...)
 }
 
 // showOps tells Working of the ops that have been judged on all sides.
@@ -167,18 +182,21 @@ func (r *run) showOps(prompt string, sides []*followed, last int, judge func(ste
 	if r.Working == nil {
 		return
 	}
-	total := 0
+	total, done := 0, 0
+	var lock sync.Mutex // of done and Working
 	for _, f := range sides {
 		for step := range last + 1 {
 			if judge(step) {
 				total += len(f.Program())
 			}
 		}
-		f.watch.Progress = func(int) {
-			done := 0
-			for _, f := range sides {
-				done += f.watch.Ops()
-			}
+	}
+	for _, f := range sides {
+		told := 0
+		f.watch.Progress = func(ops int) {
+			lock.Lock()
+			defer lock.Unlock()
+			done, told = done+ops-told, ops
 			r.Working("shadow of "+prompt, done, total)
 		}
 	}

@@ -57,7 +57,7 @@ type Options struct {
 	Progress func(prompt string, done, total int)
 
 	Reference, Candidate Side
-	Together             bool // the candidate decodes a token while the reference does: faster, even where they share their cores
+	Together             bool // the candidate decodes a token, and is followed, while the reference is: faster, even where they share their cores
 
 	Shadow     ShadowMode      // which ops are computed again in float64, and whose inputs are kept under custody
 	Substitute bool            // prove a culprit by moving ops to the other backend

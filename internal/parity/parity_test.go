@@ -199,8 +199,19 @@ func TestTogether(t *testing.T) {
 	} {
 		var found [2][]byte
 		for i := range found {
+			worked := 0 // ops
+			c := compare(t, cpu(t), logits(t, change), Options{Together: i == 1, Shadow: ShadowAll, Working: func(what string, done, total int) {
+				if what == "shadow of "+short.ID {
+					if worked++; done != worked || done > total {
+						t.Errorf("after %d ops it was told of %d of %d", worked, done, total)
+					}
+				}
+			}}, short)
+			if worked == 0 {
+				t.Error("nobody was told of the ops")
+			}
 			var err error
-			if found[i], err = json.Marshal(compare(t, cpu(t), logits(t, change), Options{Together: i == 1}, short).Prompts); err != nil {
+			if found[i], err = json.Marshal(c); err != nil {
 				t.Fatal(err)
 			}
 		}

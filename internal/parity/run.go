@@ -1,6 +1,7 @@
 package parity
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,10 +67,14 @@ func (r *run) prompt(ctx context.Context, p Prompt, index int) (*Result, error) 
 	r.roundoff.reset()
 	r.reference.Tap, r.candidate.Tap = r.Trace.Tap(referenceSide, p.ID), r.Trace.Tap(candidateSide, p.ID)
 	defer func() { r.reference.Tap, r.candidate.Tap = nil, nil }()
-	for _, s := range []*side{r.reference, r.rounded, r.candidate} {
-		if err := s.start(ctx, p.IDs); err != nil {
-			return result, err
+	err := r.together(func() error {
+		if err := r.reference.start(ctx, p.IDs); err != nil {
+			return err
 		}
+		return r.rounded.start(ctx, p.IDs)
+	}, func() error { return r.candidate.start(ctx, p.IDs) })
+	if err != nil {
+		return result, err
 	}
 	parted, err := r.decode(ctx, p, index*r.MaxTokens, result)
 	if err != nil {
@@ -89,6 +94,26 @@ func (r *run) prompt(ctx context.Context, p Prompt, index int) (*Result, error) 
 	}
 	r.progress(p.ID, (index+1)*r.MaxTokens)
 	return result, nil
+}
+
+// together runs tasks of one side each: at the same time if the sides may, or else one after the other, up to one that fails. The first task's
+// error is told first.
+func (r *run) together(tasks ...func() error) error {
+	if !r.Together || r.Trace != nil { // a trace has one order
+		for _, task := range tasks {
+			if err := task(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	errs := make([]error, len(tasks))
+	var wait sync.WaitGroup
+	for i, task := range tasks {
+		wait.Go(func() { errs[i] = task() })
+	}
+	wait.Wait()
+	return cmp.Or(errs...)
 }
 
 // decode lets the reference choose and all sides follow, until the reference ends or stops. done steps came before; parted tells
@@ -131,7 +156,7 @@ func (r *run) step(result *Result, number, id int, stopped bool) (Step, error) {
 	nan := ctconv.Number(math.NaN())
 	s := Step{Step: number, ReferenceID: NoToken, CandidateID: NoToken, Margin: nan, Gap: nan, KL: nan, MaxAbs: nan, Noise: nan}
 	follow := sync.OnceValues(func() ([]float32, error) { return r.candidate.step(number, id) })
-	if r.Together && !stopped && r.Trace == nil { // a trace has one order
+	if r.Together && !stopped && r.Trace == nil { // see together
 		go follow()
 		defer follow() // until then the session is not ours
 	}
