@@ -30,27 +30,31 @@ type Source struct {
 	Embedded bool
 }
 
-// Open finds a model and opens it. nameOrDir is, in this order: a directory with model.bin; an embedded model; a
-// model below $LLMRUN_MODELS, the user's data folder or a Hugging Face cache. The error of a name that leads
-// nowhere is a *NotFound, which wraps fs.ErrNotExist; a checkpoint that was never converted is a *Unconverted.
+// Open finds a model and opens it.
 func Open(nameOrDir string) (*ctconv.Model, Source, error) {
-	s, err := find(nameOrDir)
+	s, err := Find(nameOrDir)
 	if err != nil {
 		return nil, Source{}, err
 	}
-	var m *ctconv.Model
-	if s.Embedded {
-		m, err = ctconv.OpenFS(s.files(), ".")
-	} else {
-		m, err = ctconv.Open(s.Dir)
-	}
+	m, err := s.Open()
 	if err != nil {
 		return nil, Source{}, err
 	}
 	return m, s, nil
 }
 
-func find(nameOrDir string) (Source, error) {
+// Open opens the model.
+func (s Source) Open() (*ctconv.Model, error) {
+	if s.Embedded {
+		return ctconv.OpenFS(s.files(), ".")
+	}
+	return ctconv.Open(s.Dir)
+}
+
+// Find finds a model. nameOrDir is, in this order: a directory with model.bin; an embedded model; a
+// model below $LLMRUN_MODELS, the user's data folder or a Hugging Face cache. The error of a name that leads
+// nowhere is a *NotFound, which wraps fs.ErrNotExist; a checkpoint that was never converted is a *Unconverted.
+func Find(nameOrDir string) (Source, error) {
 	if dir, file := filepath.Split(nameOrDir); file == "model.bin" { // its directory is meant
 		nameOrDir = filepath.Clean(dir)
 	}
@@ -126,14 +130,18 @@ func (s Source) ReadFile(name string) ([]byte, error) {
 // Tokenizer reads the tokenizer.json beside the model. If there is none, the error is a *NoTokenizer.
 func (s Source) Tokenizer() (*tokenizer.Tokenizer, error) {
 	const name = "tokenizer.json"
-	data, err := fs.ReadFile(s.files(), name)
+	if s.Embedded {
+		data, err := s.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		return tokenizer.Parse(path.Join(s.Name, name), string(data))
+	}
+	t, err := tokenizer.Load(filepath.Join(s.Dir, name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, &NoTokenizer{Source: s, err: err}
 	}
-	if err != nil {
-		return nil, fmt.Errorf("model %s: %w", s, err)
-	}
-	return tokenizer.Parse(path.Join(filepath.ToSlash(s.String()), name), data)
+	return t, err
 }
 
 // String is the directory, or the name of an embedded model.

@@ -8,9 +8,8 @@ import (
 // A model is a byte-pair encoding (arXiv:1508.07909): a vocabulary and the merges, in order of priority,
 // that build its longer tokens out of characters.
 type model struct {
-	ids    map[string]int32
-	tokens map[int32]string
-	merges mergeTable
+	vocabulary *vocabulary
+	merges     mergeTable
 
 	unk          int32 // what an unknown character becomes; -1: it vanishes
 	unkText      string
@@ -25,18 +24,14 @@ func (m *model) setUnknown(token *string) {
 		return
 	}
 	m.unkText = *token
-	if id, ok := m.ids[*token]; ok {
+	if id, ok := m.vocabulary.id(*token); ok {
 		m.unk = id
 	}
 }
 
 func (m *model) setByteTokens() {
 	for b := range m.byteTokens {
-		id, ok := m.ids[fmt.Sprintf("<0x%02X>", b)]
-		if !ok {
-			id = -1
-		}
-		m.byteTokens[b] = id
+		m.byteTokens[b], _ = m.vocabulary.id(fmt.Sprintf("<0x%02X>", b))
 	}
 }
 
@@ -44,15 +39,17 @@ func (m *model) setByteTokens() {
 // merged into its left neighbour is dead.
 type symbol struct {
 	id         int32
+	start, end int32 // of its token, in the merger's spelled
 	prev, next int32 // -1 at the ends
 	dead       bool
 }
 
 // A candidate says that the symbol at position and its right neighbour could become token id. It is stale
-// if, when its turn comes, that is no longer so.
+// if, when its turn comes, the symbol is dead or its neighbour ends elsewhere.
 type candidate struct {
 	key uint64 // rank<<32 | position: lower rank first, then further left
 	id  int32
+	end int32
 }
 
 // A merger encodes words, one after the other, into ids; its other fields are scratch.
@@ -60,6 +57,8 @@ type merger struct {
 	*model
 	ids     []int32
 	symbols []symbol
+	spelled []byte // the tokens that the symbols began as: the word itself, if its characters are tokens
+	text    string // spelled
 	queue   candidates
 }
 
@@ -67,12 +66,13 @@ type merger struct {
 // matters: for Gemma a whole text is one word.
 func (m *merger) word(w string) {
 	if m.ignoreMerges {
-		if id, ok := m.model.ids[w]; ok {
+		if id, ok := m.vocabulary.id(w); ok {
 			m.ids = append(m.ids, id)
 			return
 		}
 	}
 	m.split(w)
+	m.text = string(m.spelled)
 	for i := range m.symbols {
 		m.symbols[i].prev = int32(i - 1)
 		m.symbols[i].next = int32(i + 1)
@@ -96,29 +96,40 @@ func (m *merger) word(w string) {
 // split fills symbols with the characters of w. A run of unknown characters is written down only when a
 // known one follows: so does the library that these files come from, and with byte fallback it shows.
 func (m *merger) split(w string) {
-	m.symbols = m.symbols[:0]
+	m.symbols, m.spelled = m.symbols[:0], m.spelled[:0]
 	unknown := false
 	for i, n := 0, 0; i < len(w); i += n {
 		_, n = utf8.DecodeRuneInString(w[i:])
-		id, ok := m.model.ids[w[i:i+n]]
+		id, ok := m.vocabulary.id(w[i : i+n])
 		switch {
 		case ok:
 			if unknown {
-				m.symbols = append(m.symbols, symbol{id: m.unk})
+				m.add(m.unk)
 				unknown = false
 			}
-			m.symbols = append(m.symbols, symbol{id: id})
+			m.add(id)
 		case m.byteFallback && m.fallback(w[i:i+n]):
 		case m.unk >= 0:
 			if unknown && !m.fuseUnk {
-				m.symbols = append(m.symbols, symbol{id: m.unk})
+				m.add(m.unk)
 			}
 			unknown = true
 		}
 	}
 	if unknown {
-		m.symbols = append(m.symbols, symbol{id: m.unk})
+		m.add(m.unk)
 	}
+}
+
+// add appends the symbol of a token.
+func (m *merger) add(id int32) {
+	token, ok := m.vocabulary.byID(id)
+	if !ok { // an unk that is an added token, which no merge knows
+		token = "\xff" // nor does any token hold
+	}
+	start := len(m.spelled)
+	m.spelled = append(m.spelled, token...)
+	m.symbols = append(m.symbols, symbol{id: id, start: int32(start), end: int32(len(m.spelled))})
 }
 
 // fallback appends the byte tokens of one character, if the vocabulary has them all.
@@ -129,34 +140,35 @@ func (m *merger) fallback(char string) bool {
 		}
 	}
 	for _, b := range []byte(char) {
-		m.symbols = append(m.symbols, symbol{id: m.byteTokens[b]})
+		m.add(m.byteTokens[b])
 	}
 	return true
 }
 
 // propose queues the merge of the symbol at i with its right neighbour, if there is one.
 func (m *merger) propose(i int32) {
-	if g, ok := m.mergeAt(i); ok {
-		m.queue.push(candidate{key: uint64(g.rank)<<32 | uint64(i), id: g.id})
-	}
-}
-
-func (m *merger) mergeAt(i int32) (merge, bool) {
 	s := m.symbols[i]
-	if s.dead || s.next < 0 {
-		return merge{}, false
+	if s.next < 0 {
+		return
 	}
-	return m.merges.find(pair{s.id, m.symbols[s.next].id})
+	right := m.symbols[s.next]
+	place, ok := m.vocabulary.place(m.text[s.start:right.end])
+	if !ok {
+		return
+	}
+	if rank, ok := m.merges.rank(place, s.end-s.start); ok {
+		m.queue.push(candidate{key: uint64(rank)<<32 | uint64(i), id: m.vocabulary.ids[place], end: right.end})
+	}
 }
 
 func (m *merger) apply(c candidate) {
 	i := int32(uint32(c.key))
-	if g, ok := m.mergeAt(i); !ok || g.id != c.id {
+	s := &m.symbols[i]
+	if s.dead || s.next < 0 || m.symbols[s.next].end != c.end {
 		return
 	}
-	s := &m.symbols[i]
 	right := &m.symbols[s.next]
-	s.id, s.next = c.id, right.next
+	s.id, s.end, s.next = c.id, c.end, right.next
 	right.dead = true
 	if s.next >= 0 {
 		m.symbols[s.next].prev = i

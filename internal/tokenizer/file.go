@@ -1,9 +1,9 @@
 package tokenizer
 
 import (
-	"bytes"
 	"fmt"
 	"strconv"
+	"strings"
 )
 
 // A file is what a tokenizer.json says, before anything is built from it.
@@ -47,11 +47,11 @@ type pattern struct {
 type templatePart struct{ special, sequence string }
 
 // readFile reads a whole tokenizer.json.
-func readFile(data []byte) (*file, error) {
-	if bytes.HasPrefix(data, []byte("version https://git-lfs")) {
+func readFile(data string) (*file, error) {
+	if strings.HasPrefix(data, "version https://git-lfs") {
 		return nil, fmt.Errorf("want JSON, found a Git LFS pointer of %d bytes: fetch the file it stands for", len(data))
 	}
-	r := &reader{data: bytes.TrimPrefix(data, []byte("\ufeff"))}
+	r := &reader{data: strings.TrimPrefix(data, "\ufeff")}
 	f := &file{}
 	r.object(func(key string) {
 		switch key {
@@ -209,7 +209,8 @@ func (r *reader) templatePart() (p templatePart) {
 
 func (r *reader) templateSpecials() map[string][]int32 {
 	specials := map[string][]int32{}
-	r.object(func(name string) {
+	r.object(func(key string) {
+		name := strings.Clone(key)
 		specials[name] = nil
 		r.object(func(key string) {
 			if key != "ids" {
@@ -236,12 +237,14 @@ func (r *reader) model() *model {
 				r.fail("want BPE, found %s", kind)
 			}
 		case "vocab":
-			r.vocabulary(m)
+			if m.vocabulary != nil { // merges may have been read by it
+				r.fail("is there twice")
+			}
+			m.vocabulary = r.vocabulary()
 		case "merges":
 			r.next()
-			mergesAt = r.pos
-			if m.ids != nil {
-				r.merges(m)
+			if mergesAt = r.pos; m.vocabulary != nil {
+				m.merges = r.merges(m.vocabulary)
 			} else {
 				r.skip()
 			}
@@ -276,17 +279,20 @@ func (r *reader) model() *model {
 	switch {
 	case r.err != nil:
 		return m
-	case m.ids == nil:
+	case m.vocabulary == nil:
 		r.fail("vocab is missing")
 	case mergesAt == 0:
 		r.fail("merges is missing")
-	case !m.merges.read:
+	case m.merges.starts == nil:
 		end := r.pos
 		r.pos = mergesAt
 		r.enter(segment{key: "merges", index: -1})
-		r.merges(m)
+		m.merges = r.merges(m.vocabulary)
 		r.leave()
 		r.pos = end
+	}
+	if r.err != nil {
+		return m
 	}
 	m.setUnknown(unk)
 	m.setByteTokens()
@@ -295,33 +301,3 @@ func (r *reader) model() *model {
 
 // flag reads a boolean that may be null, which means false.
 func (r *reader) flag() bool { return !r.null() && r.bool() }
-
-// taken fails: an id has a token already.
-func (r *reader) taken(m *model, id int32) {
-	for other, its := range m.ids {
-		if its == id {
-			r.fail("id %d belongs to %q already", id, other)
-		}
-	}
-	r.fail("id %d is there twice", id)
-}
-
-func (r *reader) vocabulary(m *model) {
-	m.ids = make(map[string]int32, min(len(r.data)/32, 1<<18))
-	m.tokens = make(map[int32]string, min(len(r.data)/32, 1<<18))
-	r.object(func(token string) {
-		id := r.int()
-		if r.err != nil {
-			return
-		}
-		before := len(m.tokens)
-		m.tokens[id] = token
-		if len(m.tokens) == before {
-			r.taken(m, id)
-		}
-		m.ids[token] = id
-	})
-	if r.err == nil && len(m.ids) != len(m.tokens) {
-		r.fail("%d ids for %d tokens: a token is there twice", len(m.tokens), len(m.ids))
-	}
-}

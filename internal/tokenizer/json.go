@@ -1,7 +1,6 @@
 package tokenizer
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,12 +16,15 @@ const maxDepth = 100
 // a vocabulary of 256,000 entries and half a million merges take encoding/json more than a second, and
 // because errors should name their place in the file.
 //
-// The first error sticks in err; from then on every method returns a zero value at once.
+// The first error sticks in err; from then on every method returns a zero value at once. Keys, texts and numbers lie in data, which may go
+// away when all has been read.
 type reader struct {
-	data []byte
+	data string
 	pos  int
 	path []segment
 	err  error
+
+	comma, colon gap // before and behind the keys of objects
 }
 
 // A segment is one step of a path: a key of an object, or an index of an array when index ≥ 0.
@@ -67,6 +69,13 @@ func (r *reader) fail(format string, args ...any) {
 	r.err = at(r.where(), format, args...)
 }
 
+// failIn records an error about a member of the current value.
+func (r *reader) failIn(key, format string, args ...any) {
+	r.enter(segment{key: key, index: -1})
+	r.fail(format, args...)
+	r.leave()
+}
+
 // at is an error about the value at path.
 func at(path, format string, args ...any) error {
 	if path != "" {
@@ -94,12 +103,12 @@ func (r *reader) found() string {
 		return "a string"
 	case c == '-' || c >= '0' && c <= '9':
 		return "a number"
-	case bytes.HasPrefix(r.data[r.pos:], []byte("true")), bytes.HasPrefix(r.data[r.pos:], []byte("false")):
+	case strings.HasPrefix(r.data[r.pos:], "true"), strings.HasPrefix(r.data[r.pos:], "false"):
 		return "a boolean"
-	case bytes.HasPrefix(r.data[r.pos:], []byte("null")):
+	case strings.HasPrefix(r.data[r.pos:], "null"):
 		return "null"
 	}
-	c, _ := utf8.DecodeRune(r.data[r.pos:])
+	c, _ := utf8.DecodeRuneInString(r.data[r.pos:])
 	return strconv.QuoteRune(c)
 }
 
@@ -108,14 +117,15 @@ func (r *reader) next() byte {
 	if r.err != nil {
 		return 0
 	}
-	for r.pos < len(r.data) {
-		switch c := r.data[r.pos]; c {
+	for i := r.pos; i < len(r.data); i++ {
+		switch c := r.data[i]; c {
 		case ' ', '\t', '\n', '\r':
-			r.pos++
 		default:
+			r.pos = i
 			return c
 		}
 	}
+	r.pos = len(r.data)
 	return 0
 }
 
@@ -130,7 +140,7 @@ func (r *reader) take(c byte) bool {
 
 // word steps over a literal such as null if it comes next.
 func (r *reader) word(literal string) bool {
-	if r.next() == 0 || !bytes.HasPrefix(r.data[r.pos:], []byte(literal)) {
+	if r.next() == 0 || !strings.HasPrefix(r.data[r.pos:], literal) {
 		return false
 	}
 	r.pos += len(literal)
@@ -146,9 +156,9 @@ func (r *reader) object(field func(key string)) {
 		r.want("an object")
 		return
 	}
-	for first := true; r.separator('}', first); first = false {
-		key := r.string()
-		if !r.take(':') {
+	for more := r.separator('}', true); more; more = r.comma.step(r, func() bool { return r.separator('}', false) }) {
+		key := r.text()
+		if !r.colon.step(r, func() bool { return r.take(':') }) {
 			r.want("':'")
 			return
 		}
@@ -194,45 +204,74 @@ func (r *reader) separator(closing byte, first bool) bool {
 	return r.err == nil
 }
 
-func (r *reader) string() string { return string(r.text()) }
+// A gap is what stood in some place, such as between two members of an object, the last time. Nearly always the same stands there the next
+// time, and to compare is faster than to read.
+type gap string
 
-// text reads a string and returns its bytes, which must not be changed.
-func (r *reader) text() []byte {
+// step steps over the gap, or has it read.
+func (g *gap) step(r *reader, read func() bool) bool {
+	if r.err == nil && *g != "" && strings.HasPrefix(r.data[r.pos:], string(*g)) {
+		r.pos += len(*g)
+		return true
+	}
+	start := r.pos
+	if !read() {
+		return false
+	}
+	r.next()
+	*g = gap(r.data[start:r.pos])
+	return true
+}
+
+// string reads a string to keep.
+func (r *reader) string() string { return strings.Clone(r.text()) }
+
+// text reads a string, which lies in data.
+func (r *reader) text() string {
+	s := r.raw()
+	if !utf8.ValidString(s) {
+		r.fail("string before byte %d is not UTF-8", r.pos)
+		return ""
+	}
+	return s
+}
+
+// raw reads a string that need not be UTF-8.
+func (r *reader) raw() string {
 	if r.next() != '"' {
 		r.want("a string")
-		return nil
+		return ""
 	}
-	start, escaped := r.pos, false
-	for i := start + 1; i < len(r.data); i++ {
+	start, escaped := r.pos+1, false
+	for i := start; i < len(r.data); i++ {
 		switch c := r.data[i]; {
+		case c > '\\':
+		case c == '"':
+			r.pos = i + 1
+			if escaped {
+				return r.unescape(r.data[start:i])
+			}
+			return r.data[start:i]
 		case c == '\\':
 			escaped = true
 			i++
 		case c < ' ':
 			r.fail("control character %#02x inside a string at byte %d", c, i)
-			return nil
-		case c == '"':
-			r.pos = i + 1
-			return r.unquote(r.data[start:r.pos], escaped)
+			return ""
 		}
 	}
-	r.fail("string at byte %d never ends", start)
-	return nil
+	r.fail("string at byte %d never ends", r.pos)
+	return ""
 }
 
-func (r *reader) unquote(quoted []byte, escaped bool) []byte {
-	if !utf8.Valid(quoted) {
-		r.fail("string before byte %d is not UTF-8", r.pos)
-		return nil
+func (r *reader) unescape(s string) (text string) {
+	if !utf8.ValidString(s) { // which encoding/json would hide
+		return s
 	}
-	if !escaped {
-		return quoted[1 : len(quoted)-1]
-	}
-	var s string
-	if err := json.Unmarshal(quoted, &s); err != nil {
+	if err := json.Unmarshal([]byte(`"`+s+`"`), &text); err != nil {
 		r.fail("bad escape in the string before byte %d", r.pos)
 	}
-	return []byte(s)
+	return text
 }
 
 func (r *reader) bool() bool {
@@ -252,11 +291,13 @@ func (r *reader) number() string {
 		return "0"
 	}
 	start := r.pos
-	for r.pos < len(r.data) && strings.IndexByte("+-.0123456789eE", r.data[r.pos]) >= 0 {
+	for r.pos < len(r.data) && (isDigit(r.data[r.pos]) || strings.IndexByte("+-.eE", r.data[r.pos]) >= 0) {
 		r.pos++
 	}
-	return string(r.data[start:r.pos])
+	return r.data[start:r.pos]
 }
+
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
 // int reads an integer from 0 to 2³¹-1, which is what a token id or a count may be.
 func (r *reader) int() int32 {

@@ -55,7 +55,8 @@ func reduced(t *testing.T, full *Tokenizer, data []byte, encodings []encoding, d
 	for _, d := range decodings {
 		keepIDs(keep, full, d.IDs)
 	}
-	for token := range full.model.ids {
+	for place := range full.model.vocabulary.ids {
+		token := full.model.vocabulary.token(place)
 		_, isByte := byteToken(token)
 		if isByte || len(appendByteLevel(nil, token)) == 1 || token == full.model.unkText {
 			keep[token] = true
@@ -83,10 +84,10 @@ func reduced(t *testing.T, full *Tokenizer, data []byte, encodings []encoding, d
 		}
 	}
 	merges = slices.DeleteFunc(merges, func(m json.RawMessage) bool {
-		left, right, _ := (&reader{data: m}).merge()
-		_, l := vocab[string(left)]
-		_, r := vocab[string(right)]
-		_, joined := vocab[string(left)+string(right)]
+		left, right, _ := (&mergeReader{reader: &reader{data: string(m)}}).merge()
+		_, l := vocab[left]
+		_, r := vocab[right]
+		_, joined := vocab[left+right]
 		return !l || !r || !joined
 	})
 	model["vocab"], model["merges"] = marshal(t, vocab), marshal(t, merges)
@@ -109,7 +110,7 @@ const longestToken = 256
 func keepInside(keep map[string]bool, m *model, w string) {
 	for i := range w {
 		for j := i + 1; j <= min(len(w), i+longestToken); j++ {
-			if _, ok := m.ids[w[i:j]]; ok {
+			if _, ok := m.vocabulary.id(w[i:j]); ok {
 				keep[w[i:j]] = true
 			}
 		}

@@ -11,9 +11,13 @@ package tokenizer
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"unsafe"
+
+	"llmrun/internal/mapped"
 )
 
 // A Tokenizer is safe for use by several goroutines.
@@ -31,22 +35,29 @@ type Tokenizer struct {
 	size      int
 }
 
+// maxFile is how many bytes a tokenizer.json may have, so that places in its texts fit into 32 bits.
+const maxFile = math.MaxInt32
+
 // Load reads a tokenizer.json: path is that file, or a directory that holds it. An error that the file is
 // missing wraps fs.ErrNotExist.
 func Load(path string) (*Tokenizer, error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		path = filepath.Join(path, "tokenizer.json")
 	}
-	data, err := os.ReadFile(path)
+	file, err := mapped.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	return Parse(path, data)
+	defer file.Close()
+	return Parse(path, unsafe.String(unsafe.SliceData(file.Data), len(file.Data)))
 }
 
-// Parse reads the contents of a tokenizer.json. Its errors begin with name and the place in the file, such as
+// Parse reads the contents of a tokenizer.json, of which it keeps nothing. Its errors begin with name and the place in the file, such as
 // "tokenizer.json: added_tokens[3].id: …".
-func Parse(name string, data []byte) (*Tokenizer, error) {
+func Parse(name, data string) (*Tokenizer, error) {
+	if len(data) > maxFile {
+		return nil, fmt.Errorf("%s: want at most %d bytes, found %d", name, maxFile, len(data))
+	}
 	f, err := readFile(data)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -61,8 +72,8 @@ func Parse(name string, data []byte) (*Tokenizer, error) {
 func (f *file) build() (t *Tokenizer, err error) {
 	t = &Tokenizer{
 		model:     f.model,
-		added:     map[int32]addedToken{},
-		addedIDs:  map[string]int32{},
+		added:     make(map[int32]addedToken, len(f.added)),
+		addedIDs:  make(map[string]int32, len(f.added)),
 		normalize: func(s string) string { return s },
 		split:     func(s string, emit func(string)) { emit(s) },
 	}
@@ -97,22 +108,23 @@ func (f *file) build() (t *Tokenizer, err error) {
 
 // addTokens takes the added tokens in. One that the model's vocabulary has too must have the same id there.
 func (t *Tokenizer) addTokens(tokens []addedToken) error {
-	for id := range t.model.tokens {
-		t.size = max(t.size, int(id)+1)
+	v := t.model.vocabulary
+	if n := len(v.ids); n > 0 {
+		t.size = int(v.ids[n-1]) + 1
 	}
 	for i, a := range tokens {
-		path := fmt.Sprintf("added_tokens[%d]", i)
-		if id, ok := t.model.ids[a.content]; ok && id != a.id {
-			return at(path, "%q has id %d, but id %d in model.vocab", a.content, a.id, id)
+		at := func(format string, args ...any) error { return at(fmt.Sprintf("added_tokens[%d]", i), format, args...) }
+		if id, ok := v.id(a.content); ok && id != a.id {
+			return at("%q has id %d, but id %d in model.vocab", a.content, a.id, id)
 		}
-		if token, ok := t.model.tokens[a.id]; ok && token != a.content {
-			return at(path, "%q has id %d, which is %q in model.vocab", a.content, a.id, token)
+		if token, ok := v.byID(a.id); ok && token != a.content {
+			return at("%q has id %d, which is %q in model.vocab", a.content, a.id, token)
 		}
 		if other, ok := t.added[a.id]; ok {
-			return at(path, "%q has id %d, which is %q already", a.content, a.id, other.content)
+			return at("%q has id %d, which is %q already", a.content, a.id, other.content)
 		}
 		if id, ok := t.addedIDs[a.content]; ok {
-			return at(path, "%q has id %d, but id %d already", a.content, a.id, id)
+			return at("%q has id %d, but id %d already", a.content, a.id, id)
 		}
 		set := &t.asTyped
 		a.text = a.content
@@ -228,13 +240,12 @@ func (t *Tokenizer) Token(id int) (string, bool) {
 	if a, ok := t.added[int32(id)]; ok {
 		return a.content, true
 	}
-	token, ok := t.model.tokens[int32(id)]
-	return token, ok
+	return t.model.vocabulary.byID(int32(id))
 }
 
 // ID returns the id of a token as the vocabulary spells it.
 func (t *Tokenizer) ID(token string) (int, bool) {
-	if id, ok := t.model.ids[token]; ok {
+	if id, ok := t.model.vocabulary.id(token); ok {
 		return int(id), true
 	}
 	id, ok := t.addedIDs[token]
