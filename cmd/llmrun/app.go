@@ -153,12 +153,30 @@ func isTerminal(w io.Writer) bool {
 type progress struct{ bar *progressbar.ProgressBar }
 
 func (a *app) progress(what string, total int, wanted bool) progress {
+	return a.progressIn(progressbar.OptionShowIts(), what, total, wanted)
+}
+
+// progressIn has the unit of its rate chosen.
+func (a *app) progressIn(unit progressbar.Option, what string, total int, wanted bool) progress {
 	if !wanted || !isTerminal(a.stderr) {
 		return progress{}
 	}
 	return progress{progressbar.NewOptions(total, progressbar.OptionSetWriter(a.stderr), progressbar.OptionSetDescription(what),
-		progressbar.OptionShowCount(), progressbar.OptionShowIts(), progressbar.OptionSetPredictTime(true),
+		progressbar.OptionShowCount(), unit, progressbar.OptionSetPredictTime(true),
 		progressbar.OptionClearOnFinish(), progressbar.OptionThrottle(100e6))}
+}
+
+// readAhead has a model's weights read, by its ReadAhead, if they are not in memory, while that can be shown and interrupted. Else the
+// first ops would wait for them, or a device that copies them.
+func (a *app) readAhead(ctx context.Context, model string, read func(context.Context, func(done, total int64)) error, wanted bool) error {
+	var bar progress
+	defer func() { bar.done() }()
+	return read(ctx, func(done, total int64) {
+		if done == 0 {
+			bar = a.progressIn(progressbar.OptionShowBytes(true), "read "+model, int(total), wanted)
+		}
+		bar.set(int(done))
+	})
 }
 
 func (p progress) set(done int) {

@@ -30,7 +30,7 @@ the median of the rounds, with the lowest and the highest; a machine that is bus
 
 Long contexts are not decoded into: the prompt's keys and values are repeated in the cache until it is as long. The growth of a row
 is how much longer its token takes than that of the shortest context, to the time that the bytes of cache need at the read limit.
-Load times are those of a file in the page cache.`,
+Load times are those of files in the page cache, the tokenizer included.`,
 		Example: `  llmrun bench --model DIR --threads 1,2
   llmrun bench --model DIR --json -o before.json
   llmrun bench --model DIR --against before.json`,

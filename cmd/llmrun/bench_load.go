@@ -6,16 +6,13 @@ import (
 	"slices"
 	"time"
 
-	"llmrun/internal/ctconv"
 	"llmrun/internal/engine"
 	"llmrun/internal/metal"
-	"llmrun/internal/models"
 )
 
 // loaded is a model that can be fed.
 type loaded struct {
-	model   *ctconv.Model
-	source  models.Source
+	model   *opened
 	compute engine.Compute
 	backend engine.Backend // holds the memory
 	decoder *engine.Decoder
@@ -28,13 +25,16 @@ func (l *loaded) close() {
 	l.model.Close()
 }
 
-func (b *bench) load() (*loaded, error) {
-	m, source, err := models.Open(b.runFlags.model)
+func (b *bench) load(ctx context.Context) (*loaded, error) {
+	o, err := b.runFlags.open("")
 	if err != nil {
 		return nil, err
 	}
-	l := &loaded{model: m, source: source}
-	if err := l.open(b); err != nil {
+	l := &loaded{model: o}
+	if err = b.app.readAhead(ctx, o.Dir, o.ReadAhead, b.showsProgress()); err == nil {
+		err = l.open(b)
+	}
+	if err != nil {
 		l.close()
 		return nil, err
 	}
@@ -42,16 +42,16 @@ func (b *bench) load() (*loaded, error) {
 }
 
 func (l *loaded) open(b *bench) (err error) {
-	if l.compute, err = engine.ComputeAs(l.model, b.computeType); err != nil {
+	if l.compute, err = engine.ComputeAs(l.model.Model, b.computeType); err != nil {
 		return err
 	}
 	b.runFlags.threads = slices.Max(b.cores)
-	backend, err := b.openBackend(b.device, l.model, metal.Options{})
+	backend, err := b.openBackend(b.device, l.model.Model, metal.Options{})
 	if err != nil {
 		return err
 	}
 	l.backend = backend
-	l.decoder, err = l.compute.Load(l.model, backend)
+	l.decoder, err = l.compute.Load(l.model.Model, backend)
 	return err
 }
 
@@ -59,14 +59,17 @@ func (l *loaded) open(b *bench) (err error) {
 func (b *bench) measureLoad(ctx context.Context) error {
 	r := b.result
 	var ready, first, tokenizer []float64
-	bar := b.app.progress("load", b.repeat+1, b.showsProgress())
-	defer bar.done()
+	var bar progress
+	defer func() { bar.done() }()
 	for i := range b.repeat + 1 {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		if i == 1 { // the first load may have shown its own
+			bar = b.app.progress("load", b.repeat, b.showsProgress())
+		}
 		began := time.Now()
-		l, err := b.load()
+		l, err := b.load(ctx)
 		if err != nil {
 			return err
 		}
@@ -82,17 +85,16 @@ func (b *bench) measureLoad(ctx context.Context) error {
 		first = append(first, time.Since(began).Seconds())
 		if i == 0 {
 			t, _ := l.model.Tensor("decoder/embeddings/weight")
-			r.Model = benchModel{l.source.Name, t.DType.String(), l.model.Size()}
+			r.Model = benchModel{l.model.source.Name, t.DType.String(), l.model.Size()}
 			r.Load.PeakBytes = peakBytes()
 			r.Load.PeakRatio = float64(r.Load.PeakBytes) / float64(r.Model.Bytes)
 		}
-		began = time.Now()
-		if _, err := l.source.Tokenizer(); err == nil {
-			tokenizer = append(tokenizer, time.Since(began).Seconds())
+		if l.model.tokenizer != nil {
+			tokenizer = append(tokenizer, l.model.tokenizing.Seconds())
 		}
 		l.close()
 		debug.FreeOSMemory() // what the next one would do in its own time
-		bar.set(i + 1)
+		bar.set(i)
 	}
 	r.Load.Ready, r.Load.FirstToken = spreadOf(ready[1:]), spreadOf(first[1:])
 	if len(tokenizer) > 0 {

@@ -44,7 +44,7 @@ func openBench(ctx context.Context, a *app, f *benchFlags) (*bench, error) {
 	if err := b.measureLoad(ctx); err != nil {
 		return nil, err
 	}
-	if err := b.open(); err != nil {
+	if err := b.open(ctx); err != nil {
 		return nil, err
 	}
 	if err := b.prepare(ctx); err != nil {
@@ -55,8 +55,8 @@ func openBench(ctx context.Context, a *app, f *benchFlags) (*bench, error) {
 }
 
 // open loads the model to stay, and starts the threads.
-func (b *bench) open() (err error) {
-	if b.loaded, err = b.load(); err != nil {
+func (b *bench) open(ctx context.Context) (err error) {
+	if b.loaded, err = b.load(ctx); err != nil {
 		return err
 	}
 	n := b.decoder.MaxPositions

@@ -55,9 +55,9 @@ func (s spread) width() float64 { return (s.Max - s.Min) / s.Median }
 
 // benchLoad is of a file in the page cache.
 type benchLoad struct {
-	Ready      spread  `json:"ready_seconds"`               // until the first token can be fed
+	Ready      spread  `json:"ready_seconds"`               // until the first token can be fed, the tokenizer included
 	FirstToken spread  `json:"first_token_seconds"`         // until it has been: weights were touched once
-	Tokenizer  *spread `json:"tokenizer_seconds,omitempty"` // beside these
+	Tokenizer  *spread `json:"tokenizer_seconds,omitempty"` // of these, beside the model
 	PeakBytes  int64   `json:"peak_bytes"`                  // resident at most, then
 	PeakRatio  float64 `json:"peak_ratio"`                  // to model.bin
 }

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -327,4 +328,16 @@ func TestBenchSchemaRefuses(t *testing.T) {
 			t.Errorf("%q for %q is valid", change[1], change[0])
 		}
 	}
+}
+
+// TestPeakBytes: what is touched counts.
+func TestPeakBytes(t *testing.T) {
+	memory := make([]byte, 64<<20)
+	for i := range memory {
+		memory[i] = byte(i)
+	}
+	if got := peakBytes(); got < int64(len(memory)) {
+		t.Errorf("%d bytes, though %d were written", got, len(memory))
+	}
+	runtime.KeepAlive(memory)
 }

@@ -27,11 +27,11 @@ func (r *benchResult) print(to io.Writer) error {
 		limit := r.Limit[threads]
 		line("read limit", "%s GB/s with %s   (%s–%s)", figure(limit.Median/1e9), plural(threads, "thread"), figure(limit.Min/1e9), figure(limit.Max/1e9))
 	}
-	load := fmt.Sprintf("ready in %s ms, first token after %s ms", figure(1e3*r.Load.Ready.Median), figure(1e3*r.Load.FirstToken.Median))
+	load := fmt.Sprintf("ready in %s ms", figure(1e3*r.Load.Ready.Median))
 	if t := r.Load.Tokenizer; t != nil {
-		load += fmt.Sprintf(", tokenizer %s ms", figure(1e3*t.Median))
+		load += fmt.Sprintf(" (%s of them for the tokenizer)", figure(1e3*t.Median))
 	}
-	line("load", "%s   (file in the page cache)", load)
+	line("load", "%s, first token after %s ms   (file in the page cache)", load, figure(1e3*r.Load.FirstToken.Median))
 	line("memory", "%.1f MB when loaded, %.2f of model.bin   %.1f MB at most", float64(r.Load.PeakBytes)/1e6, r.Load.PeakRatio, float64(r.PeakBytes)/1e6)
 	if g := r.Against; g != nil {
 		line("against", "%s   %s on %s %s, llmrun %s   read limit × %.2f", g.File, g.Model, g.Device, g.ComputeType, g.Version, g.Limit)

@@ -101,7 +101,7 @@ func (f *compareFlags) check() error {
 }
 
 func (f *compareFlags) run(ctx context.Context, a *app) error {
-	o, err := f.open()
+	o, err := f.open(f.tokenizer)
 	if err != nil {
 		return err
 	}
@@ -111,6 +111,9 @@ func (f *compareFlags) run(ctx context.Context, a *app) error {
 	}
 	prompts, err := f.promptList(a, o)
 	if err != nil {
+		return err
+	}
+	if err := a.readAhead(ctx, o.Dir, o.ReadAhead, f.showsProgress()); err != nil {
 		return err
 	}
 	reference, err := f.openSide("reference", o.Model)

@@ -97,13 +97,16 @@ func (f *generateFlags) run(ctx context.Context, a *app) error {
 		return err
 	}
 	began := time.Now()
-	o, err := f.open()
+	o, err := f.open(f.tokenizer)
 	if err != nil {
 		return err
 	}
 	defer o.Close()
 	prompt, err := f.promptIDs(a, o)
 	if err != nil {
+		return err
+	}
+	if err := a.readAhead(ctx, o.Dir, o.ReadAhead, f.showsProgress()); err != nil {
 		return err
 	}
 	device := f.device

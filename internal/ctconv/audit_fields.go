@@ -242,8 +242,8 @@ func (a *audit) token(field, written, explains string) {
 	var names []string
 	for _, i := range ids {
 		name := "?"
-		if i >= 0 && i < len(a.m.Vocabulary) {
-			name = a.m.Vocabulary[i]
+		if i >= 0 && i < a.m.Vocabulary.Len() {
+			name = a.m.Vocabulary.Token(i)
 		}
 		names = append(names, fmt.Sprintf("%s (%d)", name, i))
 	}

@@ -216,7 +216,7 @@ func TestOpenFiles(t *testing.T) {
 	for _, test := range []struct{ name, dir, want string }{
 		{"no such directory", filepath.Join(dir, "x"), "open model: stat " + dir + "/x: no such file or directory"},
 		{"a file", filepath.Join(empty, "model.bin"), empty + "/model.bin: want a directory with model.bin, this is a file"},
-		{"model.bin is a directory", dir, dir + "/model.bin: want a regular file, this is none"},
+		{"model.bin is a directory", dir, "open model: " + dir + "/model.bin: want a regular file, this is none"},
 		{"empty model.bin", empty, empty + "/model.bin: at byte 0: short file: want 4 bytes (the binary version), 0 left"},
 	} {
 		if m, err := Open(test.dir); err == nil || err.Error() != test.want || m != nil {

@@ -70,8 +70,8 @@ func FuzzDirectory(f *testing.F) {
 			name = "m/vocabulary.json"
 		}
 		m, err := OpenFS(fstest.MapFS{"m/model.bin": {Data: tiny()}, "m/config.json": {Data: config}, name: {Data: vocabulary}}, "m")
-		if err == nil && len(m.Vocabulary) != 3 {
-			t.Fatalf("%d tokens for 3 rows", len(m.Vocabulary))
+		if err == nil && m.Vocabulary.Len() != 3 {
+			t.Fatalf("%d tokens for 3 rows", m.Vocabulary.Len())
 		}
 	})
 }

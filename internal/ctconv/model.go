@@ -6,6 +6,7 @@
 package ctconv
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"llmrun/internal/mapped"
 	"llmrun/internal/num"
 )
 
@@ -46,12 +48,12 @@ type Model struct {
 	Revision   int    // of Spec, 1 to 8
 	Tensors    map[string]Tensor
 	Config     Config
-	Vocabulary []string // token strings by id, in the tokenizer's inner spelling; as long as the embedding has rows
+	Vocabulary Vocabulary // as long as the embedding has rows
 
-	bin   []byte
-	file  string
-	dir   fs.FS // for what lies beside model.bin
-	close func() error
+	bin    []byte
+	file   string
+	dir    fs.FS        // for what lies beside model.bin
+	mapped *mapped.File // holds bin; nil if it was read into memory
 }
 
 const (
@@ -67,18 +69,19 @@ func Open(dir string) (*Model, error) {
 	} else if !info.IsDir() {
 		return nil, &Error{File: dir, Offset: -1, Defect: "want a directory with model.bin, this is a file"}
 	}
-	bin, unmap, err := mapFile(filepath.Join(dir, modelBin))
+	file, err := mapped.Open(filepath.Join(dir, modelBin))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, missingModel(os.DirFS(dir), dir)
 	} else if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open model: %w", err)
 	}
-	m, err := open(os.DirFS(dir), dir, bin)
+	file.Sparse(true) // records lie between the data, half of which would be read with them
+	m, err := open(os.DirFS(dir), dir, file.Data, file)
+	file.Sparse(false)
 	if err != nil {
-		unmap()
+		file.Close()
 		return nil, err
 	}
-	m.close = unmap
 	return m, nil
 }
 
@@ -94,22 +97,35 @@ func OpenFS(fsys fs.FS, name string) (*Model, error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("open model: %w", err)
 	}
-	return open(sub, name, bin)
+	return open(sub, name, bin, nil)
 }
 
-func open(dir fs.FS, name string, bin []byte) (*Model, error) {
+func open(dir fs.FS, name string, bin []byte, file *mapped.File) (*Model, error) {
 	m, err := Parse(path.Join(name, modelBin), bin)
 	if err != nil {
 		return nil, err
 	}
-	m.Dir, m.dir = name, dir
+	m.Dir, m.dir, m.mapped = name, dir, file
 	if err := m.readConfig(dir); err != nil {
 		return nil, err
 	}
-	if err := m.readVocabulary(dir); err != nil {
+	if err := m.readVocabulary(); err != nil {
 		return nil, err
 	}
 	return m, nil
+}
+
+// beside gives the bytes of a file beside model.bin, until done is called.
+func (m *Model) beside(name string) (data []byte, done func() error, err error) {
+	if m.mapped == nil {
+		data, err = fs.ReadFile(m.dir, name)
+		return data, func() error { return nil }, err
+	}
+	file, err := mapped.Open(filepath.Join(m.Dir, name))
+	if err != nil {
+		return nil, nil, err
+	}
+	return file.Data, file.Close, nil
 }
 
 // missingModel explains a directory without model.bin, first of all the checkpoint that was never converted.
@@ -127,12 +143,27 @@ func missingModel(dir fs.FS, name string) error {
 
 // Close unmaps model.bin; the tensors must not be used after it.
 func (m *Model) Close() error {
-	if m.close == nil {
+	if m.mapped == nil {
 		return nil
 	}
-	unmap := m.close
-	m.close = nil
-	return unmap()
+	return m.mapped.Close()
+}
+
+// ReadAhead reads what the system does not have in memory of model.bin; see mapped.File.ReadAhead. It does nothing for a model that was
+// read into memory.
+func (m *Model) ReadAhead(ctx context.Context, show func(done, total int64)) error {
+	if m.mapped == nil {
+		return nil
+	}
+	return m.mapped.ReadAhead(ctx, show)
+}
+
+// Forget lets the system take back the memory that holds a tensor's bytes in a mapped file, once they have been copied elsewhere.
+// The bytes stay valid: who reads them again waits for the file. It does nothing for a model that was read into memory.
+func (m *Model) Forget(t Tensor) {
+	if m.mapped != nil {
+		m.mapped.Forget(int(t.Offset), int(t.Offset)+len(t.Data))
+	}
 }
 
 // Size is the length of model.bin in bytes.

@@ -205,15 +205,15 @@ func TestVocabularyText(t *testing.T) {
 		{"a\r\nb\r\n", []string{"a", "b"}},
 		{"a\r\nb\n", []string{"a\r", "b"}},
 	} {
-		if got, err := vocabularyText("", []byte(test.text)); !slices.Equal(got, test.want) || err != nil {
-			t.Errorf("%q: %q, %v; want %q", test.text, got, err, test.want)
+		if v, err := vocabularyText("", []byte(test.text)); !slices.Equal(tokens(v), test.want) || err != nil {
+			t.Errorf("%q: %q, %v; want %q", test.text, tokens(v), err, test.want)
 		}
 	}
 }
 
 // TestTokenID: the first of two equal tokens wins, and an unk_token that CTranslate2 would append has no id.
 func TestTokenID(t *testing.T) {
-	m := &Model{Vocabulary: []string{"a", "b", "b"}}
+	m := &Model{Vocabulary: NewVocabulary("a", "b", "b")}
 	if id, ok := m.TokenID("b"); id != 1 || !ok {
 		t.Errorf("b: %d, %v; want 1", id, ok)
 	}

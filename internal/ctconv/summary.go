@@ -110,10 +110,10 @@ type VocabularySummary struct {
 
 // VocabularySummary looks through the tokens and for a tokenizer beside the model.
 func (m *Model) VocabularySummary() VocabularySummary {
-	v := VocabularySummary{Size: len(m.Vocabulary), BOS: m.special(m.Config.BOSToken), EOS: m.special(m.Config.EOSToken),
+	v := VocabularySummary{Size: m.Vocabulary.Len(), BOS: m.special(m.Config.BOSToken), EOS: m.special(m.Config.EOSToken),
 		Unk: m.special(m.Config.UnkToken), Duplicates: []string{}, Tokenizer: []string{}}
-	count := make(map[string]int, len(m.Vocabulary))
-	for _, token := range m.Vocabulary {
+	count := make(map[string]int, m.Vocabulary.Len())
+	for _, token := range m.Vocabulary.All() {
 		if count[token]++; count[token] == 2 {
 			v.Duplicates = append(v.Duplicates, token)
 		}

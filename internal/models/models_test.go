@@ -81,10 +81,10 @@ func TestEmbedded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if tok.VocabSize() != len(m.Vocabulary) {
-			t.Errorf("%s: the tokenizer has %d ids, the model %d", name, tok.VocabSize(), len(m.Vocabulary))
+		if tok.VocabSize() != m.Vocabulary.Len() {
+			t.Errorf("%s: the tokenizer has %d ids, the model %d", name, tok.VocabSize(), m.Vocabulary.Len())
 		}
-		for id, token := range m.Vocabulary {
+		for id, token := range m.Vocabulary.All() {
 			if got, _ := tok.Token(id); got != token {
 				t.Errorf("%s: id %d is %q in the tokenizer, %q in the model", name, id, got, token)
 			}

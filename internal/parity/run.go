@@ -225,8 +225,8 @@ func (r *run) decodeFreely(ctx context.Context, p Prompt, result *Result) error 
 
 // token is how the model's vocabulary spells an id.
 func (r *run) token(id int) string {
-	if id < len(r.model.Vocabulary) {
-		return r.model.Vocabulary[id]
+	if id < r.model.Vocabulary.Len() {
+		return r.model.Vocabulary.Token(id)
 	}
 	return "BOS"
 }

@@ -1,9 +1,6 @@
 package main
 
-import (
-	"runtime"
-	"syscall"
-)
+import "syscall"
 
 // peakBytes is the most memory that the process ever had resident.
 func peakBytes() int64 {
@@ -11,8 +8,5 @@ func peakBytes() int64 {
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
 		return 0
 	}
-	if runtime.GOOS == "darwin" { // bytes there, kilobytes elsewhere
-		return usage.Maxrss
-	}
-	return usage.Maxrss * 1024
+	return usage.Maxrss
 }
