@@ -171,6 +171,7 @@ def measure(args, program, model, threads):
             "load_seconds": r["load"]["ready_seconds"]["median"],
             "prefill": rate["prefill", 0],
             "decode": {c: rate["decode", c] for c in args.context},
+            "loaded_bytes": r["load"]["peak_bytes"],
             "peak_bytes": r["peak_bytes"],
             "other_cores": others,
             "limit": r["limit_bytes_per_second"][str(threads)]["median"],
@@ -352,11 +353,10 @@ def load_table(result):
     for e in result["models"]:
         t = max(result["settings"]["threads"])
         row = [e["name"], e["stored"], f"{e['file_bytes'] / 1e6:.0f}"]
-        for get, unit in ((lambda r: r["load_seconds"], 1e-3), (lambda r: r["peak_bytes"], e["file_bytes"])):
-            v = [middle(e, p, t, get) for p in programs]
-            row += [digits(x and x / unit) for x in v]
-        rows.append(row)
-    return table(["model", "stored", "file MB", *[f"{p} ms" for p in programs], *[f"{p} memory / file" for p in programs]], rows)
+        row += [digits(x and 1e3 * x) for x in (middle(e, p, t, lambda r: r["load_seconds"]) for p in programs)]
+        memory = [middle(e, "llmrun", t, lambda r: r["loaded_bytes"])] + [middle(e, p, t, lambda r: r["peak_bytes"]) for p in programs]
+        rows.append(row + [digits(x and x / e["file_bytes"]) for x in memory])
+    return table(["model", "stored", "file MB", *[f"{p} ms" for p in programs], "llmrun loaded / file", *[f"{p} at most / file" for p in programs]], rows)
 
 
 def agreement(result):
@@ -434,7 +434,7 @@ def page(result):
     for c in s["contexts"]:
         text += [f"## Decode, {s['gen']} tokens after {c}", decode_table(result, c)]
     text += [f"## Prefill, {s['prompt']} tokens", prefill_table(result)]
-    text += ["## Loading", "Until the first token can be fed, the file in the page cache; and the most memory that was ever resident, over the size of model.bin. A peer's includes its Python.", load_table(result)]
+    text += ["## Loading", "Until the first token can be fed, the file in the page cache, llmrun with its tokenizer if the model has one; and memory over the size of model.bin: llmrun's when it has loaded, and the most that was ever resident, with the KV cache and the prompt's activations. A peer's includes its Python.", load_table(result)]
     text += ["## Longer contexts", "What a token costs more than at the first context, beside the time that its cache's bytes need at the read limit. The cache is filled with the prompt's keys and values over and over.", growth_table(result)]
     for e in result["models"]:
         profiles = e.get("growth", {}).get("profile", [])
