@@ -29,19 +29,20 @@ type Backend struct {
 
 // atWork is the op that runs, and its operands. It stays, so that an op need not make memory for it.
 type atWork struct {
-	outs, ins []engine.Operand
-	out, in   operands
-	embed     embed
-	rmsNorm   rmsNorm
-	layerNorm layerNorm
-	linear    linear
-	widen     widen
-	quantize  quantize
-	rope      rope
-	scores    scores
-	softmax   softmax
-	context   weighing
-	rowwise   rowwise
+	outs, ins    []engine.Operand
+	out, in      operands
+	embed        embed
+	rmsNorm      rmsNorm
+	layerNorm    layerNorm
+	linear       linear
+	widen        widen
+	quantize     quantize
+	rope         rope
+	scores       scores
+	softmax      softmax
+	context      weighing
+	contextOfOne contextOfOne
+	rowwise      rowwise
 }
 
 // Open starts a backend's threads. Close stops them. LLMRUN_CPU in the environment names the kernels (generic, avx2, avx512, neon, neon+dotprod); the results

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"sort"
 	"strings"
@@ -63,6 +64,61 @@ func TestThreadsChangeNoBit(t *testing.T) {
 				if !bytes.Equal(want[name], got) {
 					t.Errorf("%s, %s kernels: %d threads give other bits than 1", name, kernels.Name, threads)
 				}
+			}
+		}
+	}
+}
+
+// A token alone, over a cache of several blocks, has the bits that it has as the last of two, whatever threads share.
+func TestTokenAlone(t *testing.T) {
+	const keys, queries = 1503, 2
+	a := engine.Attention{Heads: 10, KVHeads: 2, Dim: 40}
+	r := rand.New(rand.NewPCG(6, 14))
+	run := func(kernels *kernel.Set, threads, rows int, q, cache, weights []float32) (scores, context []float32) {
+		b := Open(Options{Threads: threads})
+		defer b.Close()
+		b.kernels, b.pool.least = kernels, 0
+		newBuffer := func(n int, values []float32) engine.Buffer {
+			x, err := b.NewBuffer(num.Float32, n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			copy(kernel.FloatsOf(x.(*buffer).data), values)
+			return x
+		}
+		in := engine.Place{In: &engine.Pass{Rows: rows, Pos: keys - rows}}
+		width := a.Heads * a.Dim
+		kv := newBuffer(len(cache), cache)
+		s := &engine.Scores{Place: in, Attention: a, Out: newBuffer(a.Heads*rows*keys, nil), Q: engine.View{Buffer: newBuffer(len(q), q), Stride: width}, K: kv, Scale: 0.3}
+		c := &engine.Context{Place: in, Attention: a, Out: newBuffer(rows*width, nil), P: newBuffer(len(weights), weights), V: kv}
+		b.Run(s)
+		b.Run(c)
+		if err := b.Sync(); err != nil {
+			t.Fatal(err)
+		}
+		for h := range a.Heads {
+			scores = append(scores, kernel.FloatsOf(s.Out.(*buffer).data)[(h*rows+rows-1)*keys:][:keys]...)
+		}
+		return scores, kernel.FloatsOf(c.Out.(*buffer).data)[(rows-1)*width:]
+	}
+	random := func(n int) []float32 {
+		x := make([]float32, n)
+		for i := range x {
+			x[i] = float32(r.NormFloat64())
+		}
+		return x
+	}
+	q, cache, weights := random(queries*a.Heads*a.Dim), random(keys*a.KVHeads*a.Dim), random(a.Heads*queries*keys)
+	var last []float32 // the weights of the last token
+	for h := range a.Heads {
+		last = append(last, weights[(queries*h+1)*keys:][:keys]...)
+	}
+	wantScores, wantContext := run(kernel.Sets()[0], 1, queries, q, cache, weights)
+	for _, kernels := range kernel.Sets() {
+		for _, threads := range []int{1, 2, 3, 4, 6, 8} {
+			scores, context := run(kernels, threads, 1, q[a.Heads*a.Dim:], cache, last)
+			if !bytes.Equal(kernel.Bytes(scores), kernel.Bytes(wantScores)) || !bytes.Equal(kernel.Bytes(context), kernel.Bytes(wantContext)) {
+				t.Errorf("%s kernels, %d threads: other bits alone than as the last of two", kernels.Name, threads)
 			}
 		}
 	}

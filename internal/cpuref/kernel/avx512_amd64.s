@@ -2048,199 +2048,203 @@ tileVNNI_next:
 	VZEROUPPER
 	RET
 
-// func weighSix(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int)
-// Requires: AVX, AVX512DQ, AVX512F
-TEXT ·weighSix(SB), NOSPLIT, $0-64
+// func weighSix(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int, count int, ahead int)
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
+TEXT ·weighSix(SB), NOSPLIT, $0-80
 	MOVQ ldv+8(FP), AX
 	MOVQ ldp+24(FP), CX
 	MOVQ ldl+48(FP), DX
 	MOVQ n+32(FP), BX
+	MOVQ ahead+72(FP), SI
 
 weighSix_columns:
-	XORQ SI, SI
+	XORQ DI, DI
 
 weighSix_lane:
-	MOVQ         lanes+40(FP), DI
-	VMOVUPS      (DI), Y8
-	VINSERTF32X8 $0x01, 256(DI), Z8, Z8
-	VMOVUPS      512(DI), Y9
-	VINSERTF32X8 $0x01, 768(DI), Z9, Z9
-	VMOVUPS      1024(DI), Y10
-	VINSERTF32X8 $0x01, 1280(DI), Z10, Z10
-	VMOVUPS      1536(DI), Y11
-	VINSERTF32X8 $0x01, 1792(DI), Z11, Z11
-	ADDQ         DX, DI
-	VMOVUPS      (DI), Y12
-	VINSERTF32X8 $0x01, 256(DI), Z12, Z12
-	VMOVUPS      512(DI), Y13
-	VINSERTF32X8 $0x01, 768(DI), Z13, Z13
-	VMOVUPS      1024(DI), Y14
-	VINSERTF32X8 $0x01, 1280(DI), Z14, Z14
-	VMOVUPS      1536(DI), Y15
-	VINSERTF32X8 $0x01, 1792(DI), Z15, Z15
-	ADDQ         DX, DI
-	VMOVUPS      (DI), Y16
-	VINSERTF32X8 $0x01, 256(DI), Z16, Z16
-	VMOVUPS      512(DI), Y17
-	VINSERTF32X8 $0x01, 768(DI), Z17, Z17
-	VMOVUPS      1024(DI), Y18
-	VINSERTF32X8 $0x01, 1280(DI), Z18, Z18
-	VMOVUPS      1536(DI), Y19
-	VINSERTF32X8 $0x01, 1792(DI), Z19, Z19
-	ADDQ         DX, DI
-	VMOVUPS      (DI), Y20
-	VINSERTF32X8 $0x01, 256(DI), Z20, Z20
-	VMOVUPS      512(DI), Y21
-	VINSERTF32X8 $0x01, 768(DI), Z21, Z21
-	VMOVUPS      1024(DI), Y22
-	VINSERTF32X8 $0x01, 1280(DI), Z22, Z22
-	VMOVUPS      1536(DI), Y23
-	VINSERTF32X8 $0x01, 1792(DI), Z23, Z23
-	ADDQ         DX, DI
-	VMOVUPS      (DI), Y24
-	VINSERTF32X8 $0x01, 256(DI), Z24, Z24
-	VMOVUPS      512(DI), Y25
-	VINSERTF32X8 $0x01, 768(DI), Z25, Z25
-	VMOVUPS      1024(DI), Y26
-	VINSERTF32X8 $0x01, 1280(DI), Z26, Z26
-	VMOVUPS      1536(DI), Y27
-	VINSERTF32X8 $0x01, 1792(DI), Z27, Z27
-	ADDQ         DX, DI
-	VMOVUPS      (DI), Y28
-	VINSERTF32X8 $0x01, 256(DI), Z28, Z28
-	VMOVUPS      512(DI), Y29
-	VINSERTF32X8 $0x01, 768(DI), Z29, Z29
-	VMOVUPS      1024(DI), Y30
-	VINSERTF32X8 $0x01, 1280(DI), Z30, Z30
-	VMOVUPS      1536(DI), Y31
-	VINSERTF32X8 $0x01, 1792(DI), Z31, Z31
-	MOVQ         SI, DI
-	IMULQ        AX, DI
-	ADDQ         v+0(FP), DI
-	MOVQ         p+16(FP), R9
-	LEAQ         (R9)(SI*4), R9
-	LEAQ         (R9)(CX*2), R10
-	ADDQ         CX, R10
-	MOVQ         SI, R8
+	MOVQ         lanes+40(FP), R8
+	VMOVUPS      (R8), Y8
+	VINSERTF32X8 $0x01, 256(R8), Z8, Z8
+	VMOVUPS      512(R8), Y9
+	VINSERTF32X8 $0x01, 768(R8), Z9, Z9
+	VMOVUPS      1024(R8), Y10
+	VINSERTF32X8 $0x01, 1280(R8), Z10, Z10
+	VMOVUPS      1536(R8), Y11
+	VINSERTF32X8 $0x01, 1792(R8), Z11, Z11
+	ADDQ         DX, R8
+	VMOVUPS      (R8), Y12
+	VINSERTF32X8 $0x01, 256(R8), Z12, Z12
+	VMOVUPS      512(R8), Y13
+	VINSERTF32X8 $0x01, 768(R8), Z13, Z13
+	VMOVUPS      1024(R8), Y14
+	VINSERTF32X8 $0x01, 1280(R8), Z14, Z14
+	VMOVUPS      1536(R8), Y15
+	VINSERTF32X8 $0x01, 1792(R8), Z15, Z15
+	ADDQ         DX, R8
+	VMOVUPS      (R8), Y16
+	VINSERTF32X8 $0x01, 256(R8), Z16, Z16
+	VMOVUPS      512(R8), Y17
+	VINSERTF32X8 $0x01, 768(R8), Z17, Z17
+	VMOVUPS      1024(R8), Y18
+	VINSERTF32X8 $0x01, 1280(R8), Z18, Z18
+	VMOVUPS      1536(R8), Y19
+	VINSERTF32X8 $0x01, 1792(R8), Z19, Z19
+	ADDQ         DX, R8
+	VMOVUPS      (R8), Y20
+	VINSERTF32X8 $0x01, 256(R8), Z20, Z20
+	VMOVUPS      512(R8), Y21
+	VINSERTF32X8 $0x01, 768(R8), Z21, Z21
+	VMOVUPS      1024(R8), Y22
+	VINSERTF32X8 $0x01, 1280(R8), Z22, Z22
+	VMOVUPS      1536(R8), Y23
+	VINSERTF32X8 $0x01, 1792(R8), Z23, Z23
+	ADDQ         DX, R8
+	VMOVUPS      (R8), Y24
+	VINSERTF32X8 $0x01, 256(R8), Z24, Z24
+	VMOVUPS      512(R8), Y25
+	VINSERTF32X8 $0x01, 768(R8), Z25, Z25
+	VMOVUPS      1024(R8), Y26
+	VINSERTF32X8 $0x01, 1280(R8), Z26, Z26
+	VMOVUPS      1536(R8), Y27
+	VINSERTF32X8 $0x01, 1792(R8), Z27, Z27
+	ADDQ         DX, R8
+	VMOVUPS      (R8), Y28
+	VINSERTF32X8 $0x01, 256(R8), Z28, Z28
+	VMOVUPS      512(R8), Y29
+	VINSERTF32X8 $0x01, 768(R8), Z29, Z29
+	VMOVUPS      1024(R8), Y30
+	VINSERTF32X8 $0x01, 1280(R8), Z30, Z30
+	VMOVUPS      1536(R8), Y31
+	VINSERTF32X8 $0x01, 1792(R8), Z31, Z31
+	MOVQ         DI, R8
+	IMULQ        AX, R8
+	ADDQ         v+0(FP), R8
+	MOVQ         p+16(FP), R10
+	LEAQ         (R10)(DI*4), R10
+	LEAQ         (R10)(CX*2), R11
+	ADDQ         CX, R11
+	MOVQ         DI, R9
 
 weighSix_row:
-	VMOVUPS       (DI), Z0
-	VMOVUPS       64(DI), Z1
-	VMOVUPS       128(DI), Z2
-	VMOVUPS       192(DI), Z3
-	VBROADCASTSS  (R9), Z4
+	PREFETCHT1    (R8)(SI*1)
+	VMOVUPS       (R8), Z0
+	VMOVUPS       64(R8), Z1
+	VMOVUPS       128(R8), Z2
+	VMOVUPS       192(R8), Z3
+	VBROADCASTSS  (R10), Z4
 	VFMADD231PS   Z0, Z4, Z8
 	VFMADD231PS   Z1, Z4, Z9
 	VFMADD231PS   Z2, Z4, Z10
 	VFMADD231PS   Z3, Z4, Z11
-	VBROADCASTSS  (R9)(CX*1), Z5
+	VBROADCASTSS  (R10)(CX*1), Z5
 	VFMADD231PS   Z0, Z5, Z12
 	VFMADD231PS   Z1, Z5, Z13
 	VFMADD231PS   Z2, Z5, Z14
 	VFMADD231PS   Z3, Z5, Z15
-	VBROADCASTSS  (R9)(CX*2), Z4
+	VBROADCASTSS  (R10)(CX*2), Z4
 	VFMADD231PS   Z0, Z4, Z16
 	VFMADD231PS   Z1, Z4, Z17
 	VFMADD231PS   Z2, Z4, Z18
 	VFMADD231PS   Z3, Z4, Z19
-	VBROADCASTSS  (R10), Z5
+	VBROADCASTSS  (R11), Z5
 	VFMADD231PS   Z0, Z5, Z20
 	VFMADD231PS   Z1, Z5, Z21
 	VFMADD231PS   Z2, Z5, Z22
 	VFMADD231PS   Z3, Z5, Z23
-	VBROADCASTSS  (R10)(CX*1), Z4
+	VBROADCASTSS  (R11)(CX*1), Z4
 	VFMADD231PS   Z0, Z4, Z24
 	VFMADD231PS   Z1, Z4, Z25
 	VFMADD231PS   Z2, Z4, Z26
 	VFMADD231PS   Z3, Z4, Z27
-	VBROADCASTSS  (R10)(CX*2), Z5
+	VBROADCASTSS  (R11)(CX*2), Z5
 	VFMADD231PS   Z0, Z5, Z28
 	VFMADD231PS   Z1, Z5, Z29
 	VFMADD231PS   Z2, Z5, Z30
 	VFMADD231PS   Z3, Z5, Z31
-	LEAQ          (DI)(AX*8), DI
-	ADDQ          $0x20, R9
+	LEAQ          (R8)(AX*8), R8
 	ADDQ          $0x20, R10
-	ADDQ          $0x08, R8
-	CMPQ          R8, BX
+	ADDQ          $0x20, R11
+	ADDQ          $0x08, R9
+	CMPQ          R9, BX
 	JLT           weighSix_row
-	MOVQ          lanes+40(FP), DI
-	VMOVUPS       Y8, (DI)
-	VEXTRACTF32X8 $0x01, Z8, 256(DI)
-	VMOVUPS       Y9, 512(DI)
-	VEXTRACTF32X8 $0x01, Z9, 768(DI)
-	VMOVUPS       Y10, 1024(DI)
-	VEXTRACTF32X8 $0x01, Z10, 1280(DI)
-	VMOVUPS       Y11, 1536(DI)
-	VEXTRACTF32X8 $0x01, Z11, 1792(DI)
-	ADDQ          DX, DI
-	VMOVUPS       Y12, (DI)
-	VEXTRACTF32X8 $0x01, Z12, 256(DI)
-	VMOVUPS       Y13, 512(DI)
-	VEXTRACTF32X8 $0x01, Z13, 768(DI)
-	VMOVUPS       Y14, 1024(DI)
-	VEXTRACTF32X8 $0x01, Z14, 1280(DI)
-	VMOVUPS       Y15, 1536(DI)
-	VEXTRACTF32X8 $0x01, Z15, 1792(DI)
-	ADDQ          DX, DI
-	VMOVUPS       Y16, (DI)
-	VEXTRACTF32X8 $0x01, Z16, 256(DI)
-	VMOVUPS       Y17, 512(DI)
-	VEXTRACTF32X8 $0x01, Z17, 768(DI)
-	VMOVUPS       Y18, 1024(DI)
-	VEXTRACTF32X8 $0x01, Z18, 1280(DI)
-	VMOVUPS       Y19, 1536(DI)
-	VEXTRACTF32X8 $0x01, Z19, 1792(DI)
-	ADDQ          DX, DI
-	VMOVUPS       Y20, (DI)
-	VEXTRACTF32X8 $0x01, Z20, 256(DI)
-	VMOVUPS       Y21, 512(DI)
-	VEXTRACTF32X8 $0x01, Z21, 768(DI)
-	VMOVUPS       Y22, 1024(DI)
-	VEXTRACTF32X8 $0x01, Z22, 1280(DI)
-	VMOVUPS       Y23, 1536(DI)
-	VEXTRACTF32X8 $0x01, Z23, 1792(DI)
-	ADDQ          DX, DI
-	VMOVUPS       Y24, (DI)
-	VEXTRACTF32X8 $0x01, Z24, 256(DI)
-	VMOVUPS       Y25, 512(DI)
-	VEXTRACTF32X8 $0x01, Z25, 768(DI)
-	VMOVUPS       Y26, 1024(DI)
-	VEXTRACTF32X8 $0x01, Z26, 1280(DI)
-	VMOVUPS       Y27, 1536(DI)
-	VEXTRACTF32X8 $0x01, Z27, 1792(DI)
-	ADDQ          DX, DI
-	VMOVUPS       Y28, (DI)
-	VEXTRACTF32X8 $0x01, Z28, 256(DI)
-	VMOVUPS       Y29, 512(DI)
-	VEXTRACTF32X8 $0x01, Z29, 768(DI)
-	VMOVUPS       Y30, 1024(DI)
-	VEXTRACTF32X8 $0x01, Z30, 1280(DI)
-	VMOVUPS       Y31, 1536(DI)
-	VEXTRACTF32X8 $0x01, Z31, 1792(DI)
-	MOVQ          lanes+40(FP), DI
-	ADDQ          $0x00000020, DI
-	MOVQ          DI, lanes+40(FP)
-	INCQ          SI
-	CMPQ          SI, $0x08
+	MOVQ          lanes+40(FP), R8
+	VMOVUPS       Y8, (R8)
+	VEXTRACTF32X8 $0x01, Z8, 256(R8)
+	VMOVUPS       Y9, 512(R8)
+	VEXTRACTF32X8 $0x01, Z9, 768(R8)
+	VMOVUPS       Y10, 1024(R8)
+	VEXTRACTF32X8 $0x01, Z10, 1280(R8)
+	VMOVUPS       Y11, 1536(R8)
+	VEXTRACTF32X8 $0x01, Z11, 1792(R8)
+	ADDQ          DX, R8
+	VMOVUPS       Y12, (R8)
+	VEXTRACTF32X8 $0x01, Z12, 256(R8)
+	VMOVUPS       Y13, 512(R8)
+	VEXTRACTF32X8 $0x01, Z13, 768(R8)
+	VMOVUPS       Y14, 1024(R8)
+	VEXTRACTF32X8 $0x01, Z14, 1280(R8)
+	VMOVUPS       Y15, 1536(R8)
+	VEXTRACTF32X8 $0x01, Z15, 1792(R8)
+	ADDQ          DX, R8
+	VMOVUPS       Y16, (R8)
+	VEXTRACTF32X8 $0x01, Z16, 256(R8)
+	VMOVUPS       Y17, 512(R8)
+	VEXTRACTF32X8 $0x01, Z17, 768(R8)
+	VMOVUPS       Y18, 1024(R8)
+	VEXTRACTF32X8 $0x01, Z18, 1280(R8)
+	VMOVUPS       Y19, 1536(R8)
+	VEXTRACTF32X8 $0x01, Z19, 1792(R8)
+	ADDQ          DX, R8
+	VMOVUPS       Y20, (R8)
+	VEXTRACTF32X8 $0x01, Z20, 256(R8)
+	VMOVUPS       Y21, 512(R8)
+	VEXTRACTF32X8 $0x01, Z21, 768(R8)
+	VMOVUPS       Y22, 1024(R8)
+	VEXTRACTF32X8 $0x01, Z22, 1280(R8)
+	VMOVUPS       Y23, 1536(R8)
+	VEXTRACTF32X8 $0x01, Z23, 1792(R8)
+	ADDQ          DX, R8
+	VMOVUPS       Y24, (R8)
+	VEXTRACTF32X8 $0x01, Z24, 256(R8)
+	VMOVUPS       Y25, 512(R8)
+	VEXTRACTF32X8 $0x01, Z25, 768(R8)
+	VMOVUPS       Y26, 1024(R8)
+	VEXTRACTF32X8 $0x01, Z26, 1280(R8)
+	VMOVUPS       Y27, 1536(R8)
+	VEXTRACTF32X8 $0x01, Z27, 1792(R8)
+	ADDQ          DX, R8
+	VMOVUPS       Y28, (R8)
+	VEXTRACTF32X8 $0x01, Z28, 256(R8)
+	VMOVUPS       Y29, 512(R8)
+	VEXTRACTF32X8 $0x01, Z29, 768(R8)
+	VMOVUPS       Y30, 1024(R8)
+	VEXTRACTF32X8 $0x01, Z30, 1280(R8)
+	VMOVUPS       Y31, 1536(R8)
+	VEXTRACTF32X8 $0x01, Z31, 1792(R8)
+	MOVQ          lanes+40(FP), R8
+	ADDQ          $0x00000020, R8
+	MOVQ          R8, lanes+40(FP)
+	INCQ          DI
+	CMPQ          DI, count+64(FP)
 	JLT           weighSix_lane
-	MOVQ          v+0(FP), SI
-	ADDQ          $0x00000100, SI
-	MOVQ          SI, v+0(FP)
-	MOVQ          lanes+40(FP), SI
-	ADDQ          $0x00000700, SI
-	MOVQ          SI, lanes+40(FP)
+	MOVQ          v+0(FP), R8
+	ADDQ          $0x00000100, R8
+	MOVQ          R8, v+0(FP)
+	MOVQ          lanes+40(FP), R8
+	ADDQ          $0x00000800, R8
+	MOVQ          R8, lanes+40(FP)
+	SHLQ          $0x05, DI
+	SUBQ          DI, lanes+40(FP)
 	SUBQ          $0x00000040, d+56(FP)
 	JG            weighSix_columns
 	VZEROUPPER
 	RET
 
 DATA float64s<>+0(SB)/8, $0xc086200000000000
-DATA float64s<>+8(SB)/8, $0x4086300000000000
+DATA float64s<>+8(SB)/8, $0x4086280000000000
 DATA float64s<>+16(SB)/8, $0x3ff71547652b82fe
 DATA float64s<>+24(SB)/8, $0x3fe62e42fee00000
 DATA float64s<>+32(SB)/8, $0x3dea39ef35793c76
-DATA float64s<>+40(SB)/8, $0x43380000000003ff
+DATA float64s<>+40(SB)/8, $0x4338000000000000
 DATA float64s<>+48(SB)/8, $0x8000000000000000
 DATA float64s<>+56(SB)/8, $0x4036000000000000
 DATA float64s<>+64(SB)/8, $0x4008000000000000
@@ -2272,387 +2276,379 @@ TEXT ·expSumWide(SB), NOSPLIT, $0-40
 	VXORPS       Y1, Y1, Y1
 
 expSumWide_loop:
-	MOVQ         DX, SI
-	CMPQ         SI, BX
-	CMOVQGT      BX, SI
-	MOVQ         $-1, DI
-	BZHIQ        SI, DI, DI
-	MOVQ         DI, SI
-	SHRQ         $0x00, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    (CX), K1, Y2
-	VCVTPS2PD    Y2, Z2
-	VSUBPD       Z0, Z2, Z2
-	MOVQ         DI, SI
-	SHRQ         $0x08, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    32(CX), K1, Y3
-	VCVTPS2PD    Y3, Z3
-	VSUBPD       Z0, Z3, Z3
-	MOVQ         DI, SI
-	SHRQ         $0x10, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    64(CX), K1, Y4
-	VCVTPS2PD    Y4, Z4
-	VSUBPD       Z0, Z4, Z4
-	MOVQ         DI, SI
-	SHRQ         $0x18, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    96(CX), K1, Y5
-	VCVTPS2PD    Y5, Z5
-	VSUBPD       Z0, Z5, Z5
-	MOVQ         DI, SI
-	SHRQ         $0x20, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    128(CX), K1, Y6
-	VCVTPS2PD    Y6, Z6
-	VSUBPD       Z0, Z6, Z6
-	MOVQ         DI, SI
-	SHRQ         $0x28, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    160(CX), K1, Y7
-	VCVTPS2PD    Y7, Z7
-	VSUBPD       Z0, Z7, Z7
-	MOVQ         DI, SI
-	SHRQ         $0x30, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    192(CX), K1, Y8
-	VCVTPS2PD    Y8, Z8
-	VSUBPD       Z0, Z8, Z8
-	MOVQ         DI, SI
-	SHRQ         $0x38, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    224(CX), K1, Y9
-	VCVTPS2PD    Y9, Z9
-	VSUBPD       Z0, Z9, Z9
-	VBROADCASTSD float64s<>+8(SB), Z25
-	VBROADCASTSD float64s<>+0(SB), Z26
-	VMINPD       Z2, Z25, Z2
-	VMAXPD       Z2, Z26, Z2
-	VMULPD.BCST  float64s<>+16(SB), Z2, Z18
-	VRNDSCALEPD  $0x08, Z18, Z18
-	VMULPD.BCST  float64s<>+24(SB), Z18, Z17
-	VSUBPD       Z17, Z2, Z2
-	VMULPD.BCST  float64s<>+32(SB), Z18, Z17
-	VSUBPD       Z17, Z2, Z2
-	VBROADCASTSD float64s<>+96(SB), Z10
-	VMINPD       Z3, Z25, Z3
-	VMAXPD       Z3, Z26, Z3
-	VMULPD.BCST  float64s<>+16(SB), Z3, Z19
-	VRNDSCALEPD  $0x08, Z19, Z19
-	VMULPD.BCST  float64s<>+24(SB), Z19, Z17
-	VSUBPD       Z17, Z3, Z3
-	VMULPD.BCST  float64s<>+32(SB), Z19, Z17
-	VSUBPD       Z17, Z3, Z3
-	VBROADCASTSD float64s<>+96(SB), Z11
-	VMINPD       Z4, Z25, Z4
-	VMAXPD       Z4, Z26, Z4
-	VMULPD.BCST  float64s<>+16(SB), Z4, Z20
-	VRNDSCALEPD  $0x08, Z20, Z20
-	VMULPD.BCST  float64s<>+24(SB), Z20, Z17
-	VSUBPD       Z17, Z4, Z4
-	VMULPD.BCST  float64s<>+32(SB), Z20, Z17
-	VSUBPD       Z17, Z4, Z4
-	VBROADCASTSD float64s<>+96(SB), Z12
-	VMINPD       Z5, Z25, Z5
-	VMAXPD       Z5, Z26, Z5
-	VMULPD.BCST  float64s<>+16(SB), Z5, Z21
-	VRNDSCALEPD  $0x08, Z21, Z21
-	VMULPD.BCST  float64s<>+24(SB), Z21, Z17
-	VSUBPD       Z17, Z5, Z5
-	VMULPD.BCST  float64s<>+32(SB), Z21, Z17
-	VSUBPD       Z17, Z5, Z5
-	VBROADCASTSD float64s<>+96(SB), Z13
-	VMINPD       Z6, Z25, Z6
-	VMAXPD       Z6, Z26, Z6
-	VMULPD.BCST  float64s<>+16(SB), Z6, Z22
-	VRNDSCALEPD  $0x08, Z22, Z22
-	VMULPD.BCST  float64s<>+24(SB), Z22, Z17
-	VSUBPD       Z17, Z6, Z6
-	VMULPD.BCST  float64s<>+32(SB), Z22, Z17
-	VSUBPD       Z17, Z6, Z6
-	VBROADCASTSD float64s<>+96(SB), Z14
-	VMINPD       Z7, Z25, Z7
-	VMAXPD       Z7, Z26, Z7
-	VMULPD.BCST  float64s<>+16(SB), Z7, Z23
-	VRNDSCALEPD  $0x08, Z23, Z23
-	VMULPD.BCST  float64s<>+24(SB), Z23, Z17
-	VSUBPD       Z17, Z7, Z7
-	VMULPD.BCST  float64s<>+32(SB), Z23, Z17
-	VSUBPD       Z17, Z7, Z7
-	VBROADCASTSD float64s<>+96(SB), Z15
-	VMINPD       Z8, Z25, Z8
-	VMAXPD       Z8, Z26, Z8
-	VMULPD.BCST  float64s<>+16(SB), Z8, Z24
-	VRNDSCALEPD  $0x08, Z24, Z24
-	VMULPD.BCST  float64s<>+24(SB), Z24, Z17
-	VSUBPD       Z17, Z8, Z8
-	VMULPD.BCST  float64s<>+32(SB), Z24, Z17
-	VSUBPD       Z17, Z8, Z8
-	VBROADCASTSD float64s<>+96(SB), Z16
-	VMINPD       Z9, Z25, Z9
-	VMAXPD       Z9, Z26, Z9
-	VMULPD.BCST  float64s<>+16(SB), Z9, Z25
-	VRNDSCALEPD  $0x08, Z25, Z25
-	VMULPD.BCST  float64s<>+24(SB), Z25, Z17
-	VSUBPD       Z17, Z9, Z9
-	VMULPD.BCST  float64s<>+32(SB), Z25, Z17
-	VSUBPD       Z17, Z9, Z9
-	VBROADCASTSD float64s<>+96(SB), Z17
-	VMULPD       Z2, Z10, Z10
-	VADDPD.BCST  float64s<>+104(SB), Z10, Z10
-	VMULPD       Z3, Z11, Z11
-	VADDPD.BCST  float64s<>+104(SB), Z11, Z11
-	VMULPD       Z4, Z12, Z12
-	VADDPD.BCST  float64s<>+104(SB), Z12, Z12
-	VMULPD       Z5, Z13, Z13
-	VADDPD.BCST  float64s<>+104(SB), Z13, Z13
-	VMULPD       Z6, Z14, Z14
-	VADDPD.BCST  float64s<>+104(SB), Z14, Z14
-	VMULPD       Z7, Z15, Z15
-	VADDPD.BCST  float64s<>+104(SB), Z15, Z15
-	VMULPD       Z8, Z16, Z16
-	VADDPD.BCST  float64s<>+104(SB), Z16, Z16
-	VMULPD       Z9, Z17, Z17
-	VADDPD.BCST  float64s<>+104(SB), Z17, Z17
-	VMULPD       Z2, Z10, Z10
-	VADDPD.BCST  float64s<>+112(SB), Z10, Z10
-	VMULPD       Z3, Z11, Z11
-	VADDPD.BCST  float64s<>+112(SB), Z11, Z11
-	VMULPD       Z4, Z12, Z12
-	VADDPD.BCST  float64s<>+112(SB), Z12, Z12
-	VMULPD       Z5, Z13, Z13
-	VADDPD.BCST  float64s<>+112(SB), Z13, Z13
-	VMULPD       Z6, Z14, Z14
-	VADDPD.BCST  float64s<>+112(SB), Z14, Z14
-	VMULPD       Z7, Z15, Z15
-	VADDPD.BCST  float64s<>+112(SB), Z15, Z15
-	VMULPD       Z8, Z16, Z16
-	VADDPD.BCST  float64s<>+112(SB), Z16, Z16
-	VMULPD       Z9, Z17, Z17
-	VADDPD.BCST  float64s<>+112(SB), Z17, Z17
-	VMULPD       Z2, Z10, Z10
-	VADDPD.BCST  float64s<>+120(SB), Z10, Z10
-	VMULPD       Z3, Z11, Z11
-	VADDPD.BCST  float64s<>+120(SB), Z11, Z11
-	VMULPD       Z4, Z12, Z12
-	VADDPD.BCST  float64s<>+120(SB), Z12, Z12
-	VMULPD       Z5, Z13, Z13
-	VADDPD.BCST  float64s<>+120(SB), Z13, Z13
-	VMULPD       Z6, Z14, Z14
-	VADDPD.BCST  float64s<>+120(SB), Z14, Z14
-	VMULPD       Z7, Z15, Z15
-	VADDPD.BCST  float64s<>+120(SB), Z15, Z15
-	VMULPD       Z8, Z16, Z16
-	VADDPD.BCST  float64s<>+120(SB), Z16, Z16
-	VMULPD       Z9, Z17, Z17
-	VADDPD.BCST  float64s<>+120(SB), Z17, Z17
-	VMULPD       Z2, Z10, Z10
-	VADDPD.BCST  float64s<>+128(SB), Z10, Z10
-	VMULPD       Z3, Z11, Z11
-	VADDPD.BCST  float64s<>+128(SB), Z11, Z11
-	VMULPD       Z4, Z12, Z12
-	VADDPD.BCST  float64s<>+128(SB), Z12, Z12
-	VMULPD       Z5, Z13, Z13
-	VADDPD.BCST  float64s<>+128(SB), Z13, Z13
-	VMULPD       Z6, Z14, Z14
-	VADDPD.BCST  float64s<>+128(SB), Z14, Z14
-	VMULPD       Z7, Z15, Z15
-	VADDPD.BCST  float64s<>+128(SB), Z15, Z15
-	VMULPD       Z8, Z16, Z16
-	VADDPD.BCST  float64s<>+128(SB), Z16, Z16
-	VMULPD       Z9, Z17, Z17
-	VADDPD.BCST  float64s<>+128(SB), Z17, Z17
-	VMULPD       Z2, Z10, Z10
-	VADDPD.BCST  float64s<>+136(SB), Z10, Z10
-	VMULPD       Z3, Z11, Z11
-	VADDPD.BCST  float64s<>+136(SB), Z11, Z11
-	VMULPD       Z4, Z12, Z12
-	VADDPD.BCST  float64s<>+136(SB), Z12, Z12
-	VMULPD       Z5, Z13, Z13
-	VADDPD.BCST  float64s<>+136(SB), Z13, Z13
-	VMULPD       Z6, Z14, Z14
-	VADDPD.BCST  float64s<>+136(SB), Z14, Z14
-	VMULPD       Z7, Z15, Z15
-	VADDPD.BCST  float64s<>+136(SB), Z15, Z15
-	VMULPD       Z8, Z16, Z16
-	VADDPD.BCST  float64s<>+136(SB), Z16, Z16
-	VMULPD       Z9, Z17, Z17
-	VADDPD.BCST  float64s<>+136(SB), Z17, Z17
-	VMULPD       Z2, Z10, Z10
-	VADDPD.BCST  float64s<>+144(SB), Z10, Z10
-	VMULPD       Z3, Z11, Z11
-	VADDPD.BCST  float64s<>+144(SB), Z11, Z11
-	VMULPD       Z4, Z12, Z12
-	VADDPD.BCST  float64s<>+144(SB), Z12, Z12
-	VMULPD       Z5, Z13, Z13
-	VADDPD.BCST  float64s<>+144(SB), Z13, Z13
-	VMULPD       Z6, Z14, Z14
-	VADDPD.BCST  float64s<>+144(SB), Z14, Z14
-	VMULPD       Z7, Z15, Z15
-	VADDPD.BCST  float64s<>+144(SB), Z15, Z15
-	VMULPD       Z8, Z16, Z16
-	VADDPD.BCST  float64s<>+144(SB), Z16, Z16
-	VMULPD       Z9, Z17, Z17
-	VADDPD.BCST  float64s<>+144(SB), Z17, Z17
-	VMULPD       Z2, Z10, Z10
-	VADDPD.BCST  float64s<>+152(SB), Z10, Z10
-	VMULPD       Z3, Z11, Z11
-	VADDPD.BCST  float64s<>+152(SB), Z11, Z11
-	VMULPD       Z4, Z12, Z12
-	VADDPD.BCST  float64s<>+152(SB), Z12, Z12
-	VMULPD       Z5, Z13, Z13
-	VADDPD.BCST  float64s<>+152(SB), Z13, Z13
-	VMULPD       Z6, Z14, Z14
-	VADDPD.BCST  float64s<>+152(SB), Z14, Z14
-	VMULPD       Z7, Z15, Z15
-	VADDPD.BCST  float64s<>+152(SB), Z15, Z15
-	VMULPD       Z8, Z16, Z16
-	VADDPD.BCST  float64s<>+152(SB), Z16, Z16
-	VMULPD       Z9, Z17, Z17
-	VADDPD.BCST  float64s<>+152(SB), Z17, Z17
-	VMULPD       Z2, Z10, Z10
-	VADDPD.BCST  float64s<>+160(SB), Z10, Z10
-	VMULPD       Z3, Z11, Z11
-	VADDPD.BCST  float64s<>+160(SB), Z11, Z11
-	VMULPD       Z4, Z12, Z12
-	VADDPD.BCST  float64s<>+160(SB), Z12, Z12
-	VMULPD       Z5, Z13, Z13
-	VADDPD.BCST  float64s<>+160(SB), Z13, Z13
-	VMULPD       Z6, Z14, Z14
-	VADDPD.BCST  float64s<>+160(SB), Z14, Z14
-	VMULPD       Z7, Z15, Z15
-	VADDPD.BCST  float64s<>+160(SB), Z15, Z15
-	VMULPD       Z8, Z16, Z16
-	VADDPD.BCST  float64s<>+160(SB), Z16, Z16
-	VMULPD       Z9, Z17, Z17
-	VADDPD.BCST  float64s<>+160(SB), Z17, Z17
-	VMULPD       Z2, Z10, Z10
-	VADDPD.BCST  float64s<>+168(SB), Z10, Z10
-	VMULPD       Z3, Z11, Z11
-	VADDPD.BCST  float64s<>+168(SB), Z11, Z11
-	VMULPD       Z4, Z12, Z12
-	VADDPD.BCST  float64s<>+168(SB), Z12, Z12
-	VMULPD       Z5, Z13, Z13
-	VADDPD.BCST  float64s<>+168(SB), Z13, Z13
-	VMULPD       Z6, Z14, Z14
-	VADDPD.BCST  float64s<>+168(SB), Z14, Z14
-	VMULPD       Z7, Z15, Z15
-	VADDPD.BCST  float64s<>+168(SB), Z15, Z15
-	VMULPD       Z8, Z16, Z16
-	VADDPD.BCST  float64s<>+168(SB), Z16, Z16
-	VMULPD       Z9, Z17, Z17
-	VADDPD.BCST  float64s<>+168(SB), Z17, Z17
-	VMULPD       Z2, Z10, Z10
-	VADDPD.BCST  float64s<>+176(SB), Z10, Z10
-	VMULPD       Z3, Z11, Z11
-	VADDPD.BCST  float64s<>+176(SB), Z11, Z11
-	VMULPD       Z4, Z12, Z12
-	VADDPD.BCST  float64s<>+176(SB), Z12, Z12
-	VMULPD       Z5, Z13, Z13
-	VADDPD.BCST  float64s<>+176(SB), Z13, Z13
-	VMULPD       Z6, Z14, Z14
-	VADDPD.BCST  float64s<>+176(SB), Z14, Z14
-	VMULPD       Z7, Z15, Z15
-	VADDPD.BCST  float64s<>+176(SB), Z15, Z15
-	VMULPD       Z8, Z16, Z16
-	VADDPD.BCST  float64s<>+176(SB), Z16, Z16
-	VMULPD       Z9, Z17, Z17
-	VADDPD.BCST  float64s<>+176(SB), Z17, Z17
-	VMULPD       Z2, Z10, Z10
-	VADDPD.BCST  float64s<>+176(SB), Z10, Z10
-	VMULPD       Z3, Z11, Z11
-	VADDPD.BCST  float64s<>+176(SB), Z11, Z11
-	VMULPD       Z4, Z12, Z12
-	VADDPD.BCST  float64s<>+176(SB), Z12, Z12
-	VMULPD       Z5, Z13, Z13
-	VADDPD.BCST  float64s<>+176(SB), Z13, Z13
-	VMULPD       Z6, Z14, Z14
-	VADDPD.BCST  float64s<>+176(SB), Z14, Z14
-	VMULPD       Z7, Z15, Z15
-	VADDPD.BCST  float64s<>+176(SB), Z15, Z15
-	VMULPD       Z8, Z16, Z16
-	VADDPD.BCST  float64s<>+176(SB), Z16, Z16
-	VMULPD       Z9, Z17, Z17
-	VADDPD.BCST  float64s<>+176(SB), Z17, Z17
-	VADDPD.BCST  float64s<>+40(SB), Z18, Z18
-	VPSLLQ       $0x34, Z18, Z18
-	VMULPD       Z18, Z10, Z10
-	VADDPD.BCST  float64s<>+40(SB), Z19, Z19
-	VPSLLQ       $0x34, Z19, Z19
-	VMULPD       Z19, Z11, Z11
-	VADDPD.BCST  float64s<>+40(SB), Z20, Z20
-	VPSLLQ       $0x34, Z20, Z20
-	VMULPD       Z20, Z12, Z12
-	VADDPD.BCST  float64s<>+40(SB), Z21, Z21
-	VPSLLQ       $0x34, Z21, Z21
-	VMULPD       Z21, Z13, Z13
-	VADDPD.BCST  float64s<>+40(SB), Z22, Z22
-	VPSLLQ       $0x34, Z22, Z22
-	VMULPD       Z22, Z14, Z14
-	VADDPD.BCST  float64s<>+40(SB), Z23, Z23
-	VPSLLQ       $0x34, Z23, Z23
-	VMULPD       Z23, Z15, Z15
-	VADDPD.BCST  float64s<>+40(SB), Z24, Z24
-	VPSLLQ       $0x34, Z24, Z24
-	VMULPD       Z24, Z16, Z16
-	VADDPD.BCST  float64s<>+40(SB), Z25, Z25
-	VPSLLQ       $0x34, Z25, Z25
-	VMULPD       Z25, Z17, Z17
-	MOVQ         DI, SI
-	SHRQ         $0x00, SI
-	KMOVB        SI, K1
-	VCVTPD2PS    Z10, Y2
-	VADDPS       Y2, Y1, K1, Y1
-	VMOVUPS      Y2, K1, (AX)
-	MOVQ         DI, SI
-	SHRQ         $0x08, SI
-	KMOVB        SI, K1
-	VCVTPD2PS    Z11, Y2
-	VADDPS       Y2, Y1, K1, Y1
-	VMOVUPS      Y2, K1, 32(AX)
-	MOVQ         DI, SI
-	SHRQ         $0x10, SI
-	KMOVB        SI, K1
-	VCVTPD2PS    Z12, Y2
-	VADDPS       Y2, Y1, K1, Y1
-	VMOVUPS      Y2, K1, 64(AX)
-	MOVQ         DI, SI
-	SHRQ         $0x18, SI
-	KMOVB        SI, K1
-	VCVTPD2PS    Z13, Y2
-	VADDPS       Y2, Y1, K1, Y1
-	VMOVUPS      Y2, K1, 96(AX)
-	MOVQ         DI, SI
-	SHRQ         $0x20, SI
-	KMOVB        SI, K1
-	VCVTPD2PS    Z14, Y2
-	VADDPS       Y2, Y1, K1, Y1
-	VMOVUPS      Y2, K1, 128(AX)
-	MOVQ         DI, SI
-	SHRQ         $0x28, SI
-	KMOVB        SI, K1
-	VCVTPD2PS    Z15, Y2
-	VADDPS       Y2, Y1, K1, Y1
-	VMOVUPS      Y2, K1, 160(AX)
-	MOVQ         DI, SI
-	SHRQ         $0x30, SI
-	KMOVB        SI, K1
-	VCVTPD2PS    Z16, Y2
-	VADDPS       Y2, Y1, K1, Y1
-	VMOVUPS      Y2, K1, 192(AX)
-	MOVQ         DI, SI
-	SHRQ         $0x38, SI
-	KMOVB        SI, K1
-	VCVTPD2PS    Z17, Y2
-	VADDPS       Y2, Y1, K1, Y1
-	VMOVUPS      Y2, K1, 224(AX)
-	ADDQ         $0x00000100, CX
-	ADDQ         $0x00000100, AX
-	SUBQ         BX, DX
-	JG           expSumWide_loop
-	MOVQ         lanes+32(FP), AX
-	VMOVUPS      Y1, (AX)
+	MOVQ              DX, SI
+	CMPQ              SI, BX
+	CMOVQGT           BX, SI
+	MOVQ              $-1, DI
+	BZHIQ             SI, DI, DI
+	MOVQ              DI, SI
+	SHRQ              $0x00, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         (CX), K1, Y2
+	VCVTPS2PD         Y2, Z2
+	VSUBPD            Z0, Z2, Z2
+	MOVQ              DI, SI
+	SHRQ              $0x08, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         32(CX), K1, Y3
+	VCVTPS2PD         Y3, Z3
+	VSUBPD            Z0, Z3, Z3
+	MOVQ              DI, SI
+	SHRQ              $0x10, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         64(CX), K1, Y4
+	VCVTPS2PD         Y4, Z4
+	VSUBPD            Z0, Z4, Z4
+	MOVQ              DI, SI
+	SHRQ              $0x18, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         96(CX), K1, Y5
+	VCVTPS2PD         Y5, Z5
+	VSUBPD            Z0, Z5, Z5
+	MOVQ              DI, SI
+	SHRQ              $0x20, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         128(CX), K1, Y6
+	VCVTPS2PD         Y6, Z6
+	VSUBPD            Z0, Z6, Z6
+	MOVQ              DI, SI
+	SHRQ              $0x28, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         160(CX), K1, Y7
+	VCVTPS2PD         Y7, Z7
+	VSUBPD            Z0, Z7, Z7
+	MOVQ              DI, SI
+	SHRQ              $0x30, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         192(CX), K1, Y8
+	VCVTPS2PD         Y8, Z8
+	VSUBPD            Z0, Z8, Z8
+	MOVQ              DI, SI
+	SHRQ              $0x38, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         224(CX), K1, Y9
+	VCVTPS2PD         Y9, Z9
+	VSUBPD            Z0, Z9, Z9
+	VBROADCASTSD      float64s<>+8(SB), Z25
+	VBROADCASTSD      float64s<>+0(SB), Z26
+	VMINPD            Z2, Z25, Z2
+	VMAXPD            Z2, Z26, Z2
+	VMULPD.BCST       float64s<>+16(SB), Z2, Z18
+	VADDPD.BCST       float64s<>+40(SB), Z18, Z18
+	VSUBPD.BCST       float64s<>+40(SB), Z18, Z17
+	VFNMADD231PD.BCST float64s<>+24(SB), Z17, Z2
+	VMULPD.BCST       float64s<>+32(SB), Z17, Z17
+	VSUBPD            Z17, Z2, Z2
+	VBROADCASTSD      float64s<>+96(SB), Z10
+	VMINPD            Z3, Z25, Z3
+	VMAXPD            Z3, Z26, Z3
+	VMULPD.BCST       float64s<>+16(SB), Z3, Z19
+	VADDPD.BCST       float64s<>+40(SB), Z19, Z19
+	VSUBPD.BCST       float64s<>+40(SB), Z19, Z17
+	VFNMADD231PD.BCST float64s<>+24(SB), Z17, Z3
+	VMULPD.BCST       float64s<>+32(SB), Z17, Z17
+	VSUBPD            Z17, Z3, Z3
+	VBROADCASTSD      float64s<>+96(SB), Z11
+	VMINPD            Z4, Z25, Z4
+	VMAXPD            Z4, Z26, Z4
+	VMULPD.BCST       float64s<>+16(SB), Z4, Z20
+	VADDPD.BCST       float64s<>+40(SB), Z20, Z20
+	VSUBPD.BCST       float64s<>+40(SB), Z20, Z17
+	VFNMADD231PD.BCST float64s<>+24(SB), Z17, Z4
+	VMULPD.BCST       float64s<>+32(SB), Z17, Z17
+	VSUBPD            Z17, Z4, Z4
+	VBROADCASTSD      float64s<>+96(SB), Z12
+	VMINPD            Z5, Z25, Z5
+	VMAXPD            Z5, Z26, Z5
+	VMULPD.BCST       float64s<>+16(SB), Z5, Z21
+	VADDPD.BCST       float64s<>+40(SB), Z21, Z21
+	VSUBPD.BCST       float64s<>+40(SB), Z21, Z17
+	VFNMADD231PD.BCST float64s<>+24(SB), Z17, Z5
+	VMULPD.BCST       float64s<>+32(SB), Z17, Z17
+	VSUBPD            Z17, Z5, Z5
+	VBROADCASTSD      float64s<>+96(SB), Z13
+	VMINPD            Z6, Z25, Z6
+	VMAXPD            Z6, Z26, Z6
+	VMULPD.BCST       float64s<>+16(SB), Z6, Z22
+	VADDPD.BCST       float64s<>+40(SB), Z22, Z22
+	VSUBPD.BCST       float64s<>+40(SB), Z22, Z17
+	VFNMADD231PD.BCST float64s<>+24(SB), Z17, Z6
+	VMULPD.BCST       float64s<>+32(SB), Z17, Z17
+	VSUBPD            Z17, Z6, Z6
+	VBROADCASTSD      float64s<>+96(SB), Z14
+	VMINPD            Z7, Z25, Z7
+	VMAXPD            Z7, Z26, Z7
+	VMULPD.BCST       float64s<>+16(SB), Z7, Z23
+	VADDPD.BCST       float64s<>+40(SB), Z23, Z23
+	VSUBPD.BCST       float64s<>+40(SB), Z23, Z17
+	VFNMADD231PD.BCST float64s<>+24(SB), Z17, Z7
+	VMULPD.BCST       float64s<>+32(SB), Z17, Z17
+	VSUBPD            Z17, Z7, Z7
+	VBROADCASTSD      float64s<>+96(SB), Z15
+	VMINPD            Z8, Z25, Z8
+	VMAXPD            Z8, Z26, Z8
+	VMULPD.BCST       float64s<>+16(SB), Z8, Z24
+	VADDPD.BCST       float64s<>+40(SB), Z24, Z24
+	VSUBPD.BCST       float64s<>+40(SB), Z24, Z17
+	VFNMADD231PD.BCST float64s<>+24(SB), Z17, Z8
+	VMULPD.BCST       float64s<>+32(SB), Z17, Z17
+	VSUBPD            Z17, Z8, Z8
+	VBROADCASTSD      float64s<>+96(SB), Z16
+	VMINPD            Z9, Z25, Z9
+	VMAXPD            Z9, Z26, Z9
+	VMULPD.BCST       float64s<>+16(SB), Z9, Z25
+	VADDPD.BCST       float64s<>+40(SB), Z25, Z25
+	VSUBPD.BCST       float64s<>+40(SB), Z25, Z17
+	VFNMADD231PD.BCST float64s<>+24(SB), Z17, Z9
+	VMULPD.BCST       float64s<>+32(SB), Z17, Z17
+	VSUBPD            Z17, Z9, Z9
+	VBROADCASTSD      float64s<>+96(SB), Z17
+	VMULPD            Z2, Z10, Z10
+	VADDPD.BCST       float64s<>+104(SB), Z10, Z10
+	VMULPD            Z3, Z11, Z11
+	VADDPD.BCST       float64s<>+104(SB), Z11, Z11
+	VMULPD            Z4, Z12, Z12
+	VADDPD.BCST       float64s<>+104(SB), Z12, Z12
+	VMULPD            Z5, Z13, Z13
+	VADDPD.BCST       float64s<>+104(SB), Z13, Z13
+	VMULPD            Z6, Z14, Z14
+	VADDPD.BCST       float64s<>+104(SB), Z14, Z14
+	VMULPD            Z7, Z15, Z15
+	VADDPD.BCST       float64s<>+104(SB), Z15, Z15
+	VMULPD            Z8, Z16, Z16
+	VADDPD.BCST       float64s<>+104(SB), Z16, Z16
+	VMULPD            Z9, Z17, Z17
+	VADDPD.BCST       float64s<>+104(SB), Z17, Z17
+	VMULPD            Z2, Z10, Z10
+	VADDPD.BCST       float64s<>+112(SB), Z10, Z10
+	VMULPD            Z3, Z11, Z11
+	VADDPD.BCST       float64s<>+112(SB), Z11, Z11
+	VMULPD            Z4, Z12, Z12
+	VADDPD.BCST       float64s<>+112(SB), Z12, Z12
+	VMULPD            Z5, Z13, Z13
+	VADDPD.BCST       float64s<>+112(SB), Z13, Z13
+	VMULPD            Z6, Z14, Z14
+	VADDPD.BCST       float64s<>+112(SB), Z14, Z14
+	VMULPD            Z7, Z15, Z15
+	VADDPD.BCST       float64s<>+112(SB), Z15, Z15
+	VMULPD            Z8, Z16, Z16
+	VADDPD.BCST       float64s<>+112(SB), Z16, Z16
+	VMULPD            Z9, Z17, Z17
+	VADDPD.BCST       float64s<>+112(SB), Z17, Z17
+	VMULPD            Z2, Z10, Z10
+	VADDPD.BCST       float64s<>+120(SB), Z10, Z10
+	VMULPD            Z3, Z11, Z11
+	VADDPD.BCST       float64s<>+120(SB), Z11, Z11
+	VMULPD            Z4, Z12, Z12
+	VADDPD.BCST       float64s<>+120(SB), Z12, Z12
+	VMULPD            Z5, Z13, Z13
+	VADDPD.BCST       float64s<>+120(SB), Z13, Z13
+	VMULPD            Z6, Z14, Z14
+	VADDPD.BCST       float64s<>+120(SB), Z14, Z14
+	VMULPD            Z7, Z15, Z15
+	VADDPD.BCST       float64s<>+120(SB), Z15, Z15
+	VMULPD            Z8, Z16, Z16
+	VADDPD.BCST       float64s<>+120(SB), Z16, Z16
+	VMULPD            Z9, Z17, Z17
+	VADDPD.BCST       float64s<>+120(SB), Z17, Z17
+	VMULPD            Z2, Z10, Z10
+	VADDPD.BCST       float64s<>+128(SB), Z10, Z10
+	VMULPD            Z3, Z11, Z11
+	VADDPD.BCST       float64s<>+128(SB), Z11, Z11
+	VMULPD            Z4, Z12, Z12
+	VADDPD.BCST       float64s<>+128(SB), Z12, Z12
+	VMULPD            Z5, Z13, Z13
+	VADDPD.BCST       float64s<>+128(SB), Z13, Z13
+	VMULPD            Z6, Z14, Z14
+	VADDPD.BCST       float64s<>+128(SB), Z14, Z14
+	VMULPD            Z7, Z15, Z15
+	VADDPD.BCST       float64s<>+128(SB), Z15, Z15
+	VMULPD            Z8, Z16, Z16
+	VADDPD.BCST       float64s<>+128(SB), Z16, Z16
+	VMULPD            Z9, Z17, Z17
+	VADDPD.BCST       float64s<>+128(SB), Z17, Z17
+	VMULPD            Z2, Z10, Z10
+	VADDPD.BCST       float64s<>+136(SB), Z10, Z10
+	VMULPD            Z3, Z11, Z11
+	VADDPD.BCST       float64s<>+136(SB), Z11, Z11
+	VMULPD            Z4, Z12, Z12
+	VADDPD.BCST       float64s<>+136(SB), Z12, Z12
+	VMULPD            Z5, Z13, Z13
+	VADDPD.BCST       float64s<>+136(SB), Z13, Z13
+	VMULPD            Z6, Z14, Z14
+	VADDPD.BCST       float64s<>+136(SB), Z14, Z14
+	VMULPD            Z7, Z15, Z15
+	VADDPD.BCST       float64s<>+136(SB), Z15, Z15
+	VMULPD            Z8, Z16, Z16
+	VADDPD.BCST       float64s<>+136(SB), Z16, Z16
+	VMULPD            Z9, Z17, Z17
+	VADDPD.BCST       float64s<>+136(SB), Z17, Z17
+	VMULPD            Z2, Z10, Z10
+	VADDPD.BCST       float64s<>+144(SB), Z10, Z10
+	VMULPD            Z3, Z11, Z11
+	VADDPD.BCST       float64s<>+144(SB), Z11, Z11
+	VMULPD            Z4, Z12, Z12
+	VADDPD.BCST       float64s<>+144(SB), Z12, Z12
+	VMULPD            Z5, Z13, Z13
+	VADDPD.BCST       float64s<>+144(SB), Z13, Z13
+	VMULPD            Z6, Z14, Z14
+	VADDPD.BCST       float64s<>+144(SB), Z14, Z14
+	VMULPD            Z7, Z15, Z15
+	VADDPD.BCST       float64s<>+144(SB), Z15, Z15
+	VMULPD            Z8, Z16, Z16
+	VADDPD.BCST       float64s<>+144(SB), Z16, Z16
+	VMULPD            Z9, Z17, Z17
+	VADDPD.BCST       float64s<>+144(SB), Z17, Z17
+	VMULPD            Z2, Z10, Z10
+	VADDPD.BCST       float64s<>+152(SB), Z10, Z10
+	VMULPD            Z3, Z11, Z11
+	VADDPD.BCST       float64s<>+152(SB), Z11, Z11
+	VMULPD            Z4, Z12, Z12
+	VADDPD.BCST       float64s<>+152(SB), Z12, Z12
+	VMULPD            Z5, Z13, Z13
+	VADDPD.BCST       float64s<>+152(SB), Z13, Z13
+	VMULPD            Z6, Z14, Z14
+	VADDPD.BCST       float64s<>+152(SB), Z14, Z14
+	VMULPD            Z7, Z15, Z15
+	VADDPD.BCST       float64s<>+152(SB), Z15, Z15
+	VMULPD            Z8, Z16, Z16
+	VADDPD.BCST       float64s<>+152(SB), Z16, Z16
+	VMULPD            Z9, Z17, Z17
+	VADDPD.BCST       float64s<>+152(SB), Z17, Z17
+	VMULPD            Z2, Z10, Z10
+	VADDPD.BCST       float64s<>+160(SB), Z10, Z10
+	VMULPD            Z3, Z11, Z11
+	VADDPD.BCST       float64s<>+160(SB), Z11, Z11
+	VMULPD            Z4, Z12, Z12
+	VADDPD.BCST       float64s<>+160(SB), Z12, Z12
+	VMULPD            Z5, Z13, Z13
+	VADDPD.BCST       float64s<>+160(SB), Z13, Z13
+	VMULPD            Z6, Z14, Z14
+	VADDPD.BCST       float64s<>+160(SB), Z14, Z14
+	VMULPD            Z7, Z15, Z15
+	VADDPD.BCST       float64s<>+160(SB), Z15, Z15
+	VMULPD            Z8, Z16, Z16
+	VADDPD.BCST       float64s<>+160(SB), Z16, Z16
+	VMULPD            Z9, Z17, Z17
+	VADDPD.BCST       float64s<>+160(SB), Z17, Z17
+	VMULPD            Z2, Z10, Z10
+	VADDPD.BCST       float64s<>+168(SB), Z10, Z10
+	VMULPD            Z3, Z11, Z11
+	VADDPD.BCST       float64s<>+168(SB), Z11, Z11
+	VMULPD            Z4, Z12, Z12
+	VADDPD.BCST       float64s<>+168(SB), Z12, Z12
+	VMULPD            Z5, Z13, Z13
+	VADDPD.BCST       float64s<>+168(SB), Z13, Z13
+	VMULPD            Z6, Z14, Z14
+	VADDPD.BCST       float64s<>+168(SB), Z14, Z14
+	VMULPD            Z7, Z15, Z15
+	VADDPD.BCST       float64s<>+168(SB), Z15, Z15
+	VMULPD            Z8, Z16, Z16
+	VADDPD.BCST       float64s<>+168(SB), Z16, Z16
+	VMULPD            Z9, Z17, Z17
+	VADDPD.BCST       float64s<>+168(SB), Z17, Z17
+	VMULPD            Z2, Z10, Z10
+	VADDPD.BCST       float64s<>+176(SB), Z10, Z10
+	VMULPD            Z3, Z11, Z11
+	VADDPD.BCST       float64s<>+176(SB), Z11, Z11
+	VMULPD            Z4, Z12, Z12
+	VADDPD.BCST       float64s<>+176(SB), Z12, Z12
+	VMULPD            Z5, Z13, Z13
+	VADDPD.BCST       float64s<>+176(SB), Z13, Z13
+	VMULPD            Z6, Z14, Z14
+	VADDPD.BCST       float64s<>+176(SB), Z14, Z14
+	VMULPD            Z7, Z15, Z15
+	VADDPD.BCST       float64s<>+176(SB), Z15, Z15
+	VMULPD            Z8, Z16, Z16
+	VADDPD.BCST       float64s<>+176(SB), Z16, Z16
+	VMULPD            Z9, Z17, Z17
+	VADDPD.BCST       float64s<>+176(SB), Z17, Z17
+	VMULPD            Z2, Z10, Z10
+	VADDPD.BCST       float64s<>+176(SB), Z10, Z10
+	VMULPD            Z3, Z11, Z11
+	VADDPD.BCST       float64s<>+176(SB), Z11, Z11
+	VMULPD            Z4, Z12, Z12
+	VADDPD.BCST       float64s<>+176(SB), Z12, Z12
+	VMULPD            Z5, Z13, Z13
+	VADDPD.BCST       float64s<>+176(SB), Z13, Z13
+	VMULPD            Z6, Z14, Z14
+	VADDPD.BCST       float64s<>+176(SB), Z14, Z14
+	VMULPD            Z7, Z15, Z15
+	VADDPD.BCST       float64s<>+176(SB), Z15, Z15
+	VMULPD            Z8, Z16, Z16
+	VADDPD.BCST       float64s<>+176(SB), Z16, Z16
+	VMULPD            Z9, Z17, Z17
+	VADDPD.BCST       float64s<>+176(SB), Z17, Z17
+	VPSLLQ            $0x34, Z18, Z18
+	VPADDQ            Z18, Z10, Z10
+	VPSLLQ            $0x34, Z19, Z19
+	VPADDQ            Z19, Z11, Z11
+	VPSLLQ            $0x34, Z20, Z20
+	VPADDQ            Z20, Z12, Z12
+	VPSLLQ            $0x34, Z21, Z21
+	VPADDQ            Z21, Z13, Z13
+	VPSLLQ            $0x34, Z22, Z22
+	VPADDQ            Z22, Z14, Z14
+	VPSLLQ            $0x34, Z23, Z23
+	VPADDQ            Z23, Z15, Z15
+	VPSLLQ            $0x34, Z24, Z24
+	VPADDQ            Z24, Z16, Z16
+	VPSLLQ            $0x34, Z25, Z25
+	VPADDQ            Z25, Z17, Z17
+	MOVQ              DI, SI
+	SHRQ              $0x00, SI
+	KMOVB             SI, K1
+	VCVTPD2PS         Z10, Y2
+	VADDPS            Y2, Y1, K1, Y1
+	VMOVUPS           Y2, K1, (AX)
+	MOVQ              DI, SI
+	SHRQ              $0x08, SI
+	KMOVB             SI, K1
+	VCVTPD2PS         Z11, Y2
+	VADDPS            Y2, Y1, K1, Y1
+	VMOVUPS           Y2, K1, 32(AX)
+	MOVQ              DI, SI
+	SHRQ              $0x10, SI
+	KMOVB             SI, K1
+	VCVTPD2PS         Z12, Y2
+	VADDPS            Y2, Y1, K1, Y1
+	VMOVUPS           Y2, K1, 64(AX)
+	MOVQ              DI, SI
+	SHRQ              $0x18, SI
+	KMOVB             SI, K1
+	VCVTPD2PS         Z13, Y2
+	VADDPS            Y2, Y1, K1, Y1
+	VMOVUPS           Y2, K1, 96(AX)
+	MOVQ              DI, SI
+	SHRQ              $0x20, SI
+	KMOVB             SI, K1
+	VCVTPD2PS         Z14, Y2
+	VADDPS            Y2, Y1, K1, Y1
+	VMOVUPS           Y2, K1, 128(AX)
+	MOVQ              DI, SI
+	SHRQ              $0x28, SI
+	KMOVB             SI, K1
+	VCVTPD2PS         Z15, Y2
+	VADDPS            Y2, Y1, K1, Y1
+	VMOVUPS           Y2, K1, 160(AX)
+	MOVQ              DI, SI
+	SHRQ              $0x30, SI
+	KMOVB             SI, K1
+	VCVTPD2PS         Z16, Y2
+	VADDPS            Y2, Y1, K1, Y1
+	VMOVUPS           Y2, K1, 192(AX)
+	MOVQ              DI, SI
+	SHRQ              $0x38, SI
+	KMOVB             SI, K1
+	VCVTPD2PS         Z17, Y2
+	VADDPS            Y2, Y1, K1, Y1
+	VMOVUPS           Y2, K1, 224(AX)
+	ADDQ              $0x00000100, CX
+	ADDQ              $0x00000100, AX
+	SUBQ              BX, DX
+	JG                expSumWide_loop
+	MOVQ              lanes+32(FP), AX
+	VMOVUPS           Y1, (AX)
 	VZEROUPPER
 	RET
 
@@ -2668,449 +2664,441 @@ TEXT ·siluWide(SB), NOSPLIT, $0-24
 	VBROADCASTSD float64s<>+48(SB), Z2
 
 siluWide_loop:
-	MOVQ         DX, SI
-	CMPQ         SI, BX
-	CMOVQGT      BX, SI
-	MOVQ         $-1, DI
-	BZHIQ        SI, DI, DI
-	MOVQ         DI, SI
-	SHRQ         $0x00, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    (CX), K1, Y3
-	VCVTPS2PD    Y3, Z3
-	VXORPD       Z2, Z3, Z3
-	MOVQ         DI, SI
-	SHRQ         $0x08, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    32(CX), K1, Y4
-	VCVTPS2PD    Y4, Z4
-	VXORPD       Z2, Z4, Z4
-	MOVQ         DI, SI
-	SHRQ         $0x10, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    64(CX), K1, Y5
-	VCVTPS2PD    Y5, Z5
-	VXORPD       Z2, Z5, Z5
-	MOVQ         DI, SI
-	SHRQ         $0x18, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    96(CX), K1, Y6
-	VCVTPS2PD    Y6, Z6
-	VXORPD       Z2, Z6, Z6
-	MOVQ         DI, SI
-	SHRQ         $0x20, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    128(CX), K1, Y7
-	VCVTPS2PD    Y7, Z7
-	VXORPD       Z2, Z7, Z7
-	MOVQ         DI, SI
-	SHRQ         $0x28, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    160(CX), K1, Y8
-	VCVTPS2PD    Y8, Z8
-	VXORPD       Z2, Z8, Z8
-	MOVQ         DI, SI
-	SHRQ         $0x30, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    192(CX), K1, Y9
-	VCVTPS2PD    Y9, Z9
-	VXORPD       Z2, Z9, Z9
-	MOVQ         DI, SI
-	SHRQ         $0x38, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    224(CX), K1, Y10
-	VCVTPS2PD    Y10, Z10
-	VXORPD       Z2, Z10, Z10
-	VBROADCASTSD float64s<>+8(SB), Z26
-	VBROADCASTSD float64s<>+0(SB), Z27
-	VMINPD       Z3, Z26, Z3
-	VMAXPD       Z3, Z27, Z3
-	VMULPD.BCST  float64s<>+16(SB), Z3, Z19
-	VRNDSCALEPD  $0x08, Z19, Z19
-	VMULPD.BCST  float64s<>+24(SB), Z19, Z18
-	VSUBPD       Z18, Z3, Z3
-	VMULPD.BCST  float64s<>+32(SB), Z19, Z18
-	VSUBPD       Z18, Z3, Z3
-	VBROADCASTSD float64s<>+96(SB), Z11
-	VMINPD       Z4, Z26, Z4
-	VMAXPD       Z4, Z27, Z4
-	VMULPD.BCST  float64s<>+16(SB), Z4, Z20
-	VRNDSCALEPD  $0x08, Z20, Z20
-	VMULPD.BCST  float64s<>+24(SB), Z20, Z18
-	VSUBPD       Z18, Z4, Z4
-	VMULPD.BCST  float64s<>+32(SB), Z20, Z18
-	VSUBPD       Z18, Z4, Z4
-	VBROADCASTSD float64s<>+96(SB), Z12
-	VMINPD       Z5, Z26, Z5
-	VMAXPD       Z5, Z27, Z5
-	VMULPD.BCST  float64s<>+16(SB), Z5, Z21
-	VRNDSCALEPD  $0x08, Z21, Z21
-	VMULPD.BCST  float64s<>+24(SB), Z21, Z18
-	VSUBPD       Z18, Z5, Z5
-	VMULPD.BCST  float64s<>+32(SB), Z21, Z18
-	VSUBPD       Z18, Z5, Z5
-	VBROADCASTSD float64s<>+96(SB), Z13
-	VMINPD       Z6, Z26, Z6
-	VMAXPD       Z6, Z27, Z6
-	VMULPD.BCST  float64s<>+16(SB), Z6, Z22
-	VRNDSCALEPD  $0x08, Z22, Z22
-	VMULPD.BCST  float64s<>+24(SB), Z22, Z18
-	VSUBPD       Z18, Z6, Z6
-	VMULPD.BCST  float64s<>+32(SB), Z22, Z18
-	VSUBPD       Z18, Z6, Z6
-	VBROADCASTSD float64s<>+96(SB), Z14
-	VMINPD       Z7, Z26, Z7
-	VMAXPD       Z7, Z27, Z7
-	VMULPD.BCST  float64s<>+16(SB), Z7, Z23
-	VRNDSCALEPD  $0x08, Z23, Z23
-	VMULPD.BCST  float64s<>+24(SB), Z23, Z18
-	VSUBPD       Z18, Z7, Z7
-	VMULPD.BCST  float64s<>+32(SB), Z23, Z18
-	VSUBPD       Z18, Z7, Z7
-	VBROADCASTSD float64s<>+96(SB), Z15
-	VMINPD       Z8, Z26, Z8
-	VMAXPD       Z8, Z27, Z8
-	VMULPD.BCST  float64s<>+16(SB), Z8, Z24
-	VRNDSCALEPD  $0x08, Z24, Z24
-	VMULPD.BCST  float64s<>+24(SB), Z24, Z18
-	VSUBPD       Z18, Z8, Z8
-	VMULPD.BCST  float64s<>+32(SB), Z24, Z18
-	VSUBPD       Z18, Z8, Z8
-	VBROADCASTSD float64s<>+96(SB), Z16
-	VMINPD       Z9, Z26, Z9
-	VMAXPD       Z9, Z27, Z9
-	VMULPD.BCST  float64s<>+16(SB), Z9, Z25
-	VRNDSCALEPD  $0x08, Z25, Z25
-	VMULPD.BCST  float64s<>+24(SB), Z25, Z18
-	VSUBPD       Z18, Z9, Z9
-	VMULPD.BCST  float64s<>+32(SB), Z25, Z18
-	VSUBPD       Z18, Z9, Z9
-	VBROADCASTSD float64s<>+96(SB), Z17
-	VMINPD       Z10, Z26, Z10
-	VMAXPD       Z10, Z27, Z10
-	VMULPD.BCST  float64s<>+16(SB), Z10, Z26
-	VRNDSCALEPD  $0x08, Z26, Z26
-	VMULPD.BCST  float64s<>+24(SB), Z26, Z18
-	VSUBPD       Z18, Z10, Z10
-	VMULPD.BCST  float64s<>+32(SB), Z26, Z18
-	VSUBPD       Z18, Z10, Z10
-	VBROADCASTSD float64s<>+96(SB), Z18
-	VMULPD       Z3, Z11, Z11
-	VADDPD.BCST  float64s<>+104(SB), Z11, Z11
-	VMULPD       Z4, Z12, Z12
-	VADDPD.BCST  float64s<>+104(SB), Z12, Z12
-	VMULPD       Z5, Z13, Z13
-	VADDPD.BCST  float64s<>+104(SB), Z13, Z13
-	VMULPD       Z6, Z14, Z14
-	VADDPD.BCST  float64s<>+104(SB), Z14, Z14
-	VMULPD       Z7, Z15, Z15
-	VADDPD.BCST  float64s<>+104(SB), Z15, Z15
-	VMULPD       Z8, Z16, Z16
-	VADDPD.BCST  float64s<>+104(SB), Z16, Z16
-	VMULPD       Z9, Z17, Z17
-	VADDPD.BCST  float64s<>+104(SB), Z17, Z17
-	VMULPD       Z10, Z18, Z18
-	VADDPD.BCST  float64s<>+104(SB), Z18, Z18
-	VMULPD       Z3, Z11, Z11
-	VADDPD.BCST  float64s<>+112(SB), Z11, Z11
-	VMULPD       Z4, Z12, Z12
-	VADDPD.BCST  float64s<>+112(SB), Z12, Z12
-	VMULPD       Z5, Z13, Z13
-	VADDPD.BCST  float64s<>+112(SB), Z13, Z13
-	VMULPD       Z6, Z14, Z14
-	VADDPD.BCST  float64s<>+112(SB), Z14, Z14
-	VMULPD       Z7, Z15, Z15
-	VADDPD.BCST  float64s<>+112(SB), Z15, Z15
-	VMULPD       Z8, Z16, Z16
-	VADDPD.BCST  float64s<>+112(SB), Z16, Z16
-	VMULPD       Z9, Z17, Z17
-	VADDPD.BCST  float64s<>+112(SB), Z17, Z17
-	VMULPD       Z10, Z18, Z18
-	VADDPD.BCST  float64s<>+112(SB), Z18, Z18
-	VMULPD       Z3, Z11, Z11
-	VADDPD.BCST  float64s<>+120(SB), Z11, Z11
-	VMULPD       Z4, Z12, Z12
-	VADDPD.BCST  float64s<>+120(SB), Z12, Z12
-	VMULPD       Z5, Z13, Z13
-	VADDPD.BCST  float64s<>+120(SB), Z13, Z13
-	VMULPD       Z6, Z14, Z14
-	VADDPD.BCST  float64s<>+120(SB), Z14, Z14
-	VMULPD       Z7, Z15, Z15
-	VADDPD.BCST  float64s<>+120(SB), Z15, Z15
-	VMULPD       Z8, Z16, Z16
-	VADDPD.BCST  float64s<>+120(SB), Z16, Z16
-	VMULPD       Z9, Z17, Z17
-	VADDPD.BCST  float64s<>+120(SB), Z17, Z17
-	VMULPD       Z10, Z18, Z18
-	VADDPD.BCST  float64s<>+120(SB), Z18, Z18
-	VMULPD       Z3, Z11, Z11
-	VADDPD.BCST  float64s<>+128(SB), Z11, Z11
-	VMULPD       Z4, Z12, Z12
-	VADDPD.BCST  float64s<>+128(SB), Z12, Z12
-	VMULPD       Z5, Z13, Z13
-	VADDPD.BCST  float64s<>+128(SB), Z13, Z13
-	VMULPD       Z6, Z14, Z14
-	VADDPD.BCST  float64s<>+128(SB), Z14, Z14
-	VMULPD       Z7, Z15, Z15
-	VADDPD.BCST  float64s<>+128(SB), Z15, Z15
-	VMULPD       Z8, Z16, Z16
-	VADDPD.BCST  float64s<>+128(SB), Z16, Z16
-	VMULPD       Z9, Z17, Z17
-	VADDPD.BCST  float64s<>+128(SB), Z17, Z17
-	VMULPD       Z10, Z18, Z18
-	VADDPD.BCST  float64s<>+128(SB), Z18, Z18
-	VMULPD       Z3, Z11, Z11
-	VADDPD.BCST  float64s<>+136(SB), Z11, Z11
-	VMULPD       Z4, Z12, Z12
-	VADDPD.BCST  float64s<>+136(SB), Z12, Z12
-	VMULPD       Z5, Z13, Z13
-	VADDPD.BCST  float64s<>+136(SB), Z13, Z13
-	VMULPD       Z6, Z14, Z14
-	VADDPD.BCST  float64s<>+136(SB), Z14, Z14
-	VMULPD       Z7, Z15, Z15
-	VADDPD.BCST  float64s<>+136(SB), Z15, Z15
-	VMULPD       Z8, Z16, Z16
-	VADDPD.BCST  float64s<>+136(SB), Z16, Z16
-	VMULPD       Z9, Z17, Z17
-	VADDPD.BCST  float64s<>+136(SB), Z17, Z17
-	VMULPD       Z10, Z18, Z18
-	VADDPD.BCST  float64s<>+136(SB), Z18, Z18
-	VMULPD       Z3, Z11, Z11
-	VADDPD.BCST  float64s<>+144(SB), Z11, Z11
-	VMULPD       Z4, Z12, Z12
-	VADDPD.BCST  float64s<>+144(SB), Z12, Z12
-	VMULPD       Z5, Z13, Z13
-	VADDPD.BCST  float64s<>+144(SB), Z13, Z13
-	VMULPD       Z6, Z14, Z14
-	VADDPD.BCST  float64s<>+144(SB), Z14, Z14
-	VMULPD       Z7, Z15, Z15
-	VADDPD.BCST  float64s<>+144(SB), Z15, Z15
-	VMULPD       Z8, Z16, Z16
-	VADDPD.BCST  float64s<>+144(SB), Z16, Z16
-	VMULPD       Z9, Z17, Z17
-	VADDPD.BCST  float64s<>+144(SB), Z17, Z17
-	VMULPD       Z10, Z18, Z18
-	VADDPD.BCST  float64s<>+144(SB), Z18, Z18
-	VMULPD       Z3, Z11, Z11
-	VADDPD.BCST  float64s<>+152(SB), Z11, Z11
-	VMULPD       Z4, Z12, Z12
-	VADDPD.BCST  float64s<>+152(SB), Z12, Z12
-	VMULPD       Z5, Z13, Z13
-	VADDPD.BCST  float64s<>+152(SB), Z13, Z13
-	VMULPD       Z6, Z14, Z14
-	VADDPD.BCST  float64s<>+152(SB), Z14, Z14
-	VMULPD       Z7, Z15, Z15
-	VADDPD.BCST  float64s<>+152(SB), Z15, Z15
-	VMULPD       Z8, Z16, Z16
-	VADDPD.BCST  float64s<>+152(SB), Z16, Z16
-	VMULPD       Z9, Z17, Z17
-	VADDPD.BCST  float64s<>+152(SB), Z17, Z17
-	VMULPD       Z10, Z18, Z18
-	VADDPD.BCST  float64s<>+152(SB), Z18, Z18
-	VMULPD       Z3, Z11, Z11
-	VADDPD.BCST  float64s<>+160(SB), Z11, Z11
-	VMULPD       Z4, Z12, Z12
-	VADDPD.BCST  float64s<>+160(SB), Z12, Z12
-	VMULPD       Z5, Z13, Z13
-	VADDPD.BCST  float64s<>+160(SB), Z13, Z13
-	VMULPD       Z6, Z14, Z14
-	VADDPD.BCST  float64s<>+160(SB), Z14, Z14
-	VMULPD       Z7, Z15, Z15
-	VADDPD.BCST  float64s<>+160(SB), Z15, Z15
-	VMULPD       Z8, Z16, Z16
-	VADDPD.BCST  float64s<>+160(SB), Z16, Z16
-	VMULPD       Z9, Z17, Z17
-	VADDPD.BCST  float64s<>+160(SB), Z17, Z17
-	VMULPD       Z10, Z18, Z18
-	VADDPD.BCST  float64s<>+160(SB), Z18, Z18
-	VMULPD       Z3, Z11, Z11
-	VADDPD.BCST  float64s<>+168(SB), Z11, Z11
-	VMULPD       Z4, Z12, Z12
-	VADDPD.BCST  float64s<>+168(SB), Z12, Z12
-	VMULPD       Z5, Z13, Z13
-	VADDPD.BCST  float64s<>+168(SB), Z13, Z13
-	VMULPD       Z6, Z14, Z14
-	VADDPD.BCST  float64s<>+168(SB), Z14, Z14
-	VMULPD       Z7, Z15, Z15
-	VADDPD.BCST  float64s<>+168(SB), Z15, Z15
-	VMULPD       Z8, Z16, Z16
-	VADDPD.BCST  float64s<>+168(SB), Z16, Z16
-	VMULPD       Z9, Z17, Z17
-	VADDPD.BCST  float64s<>+168(SB), Z17, Z17
-	VMULPD       Z10, Z18, Z18
-	VADDPD.BCST  float64s<>+168(SB), Z18, Z18
-	VMULPD       Z3, Z11, Z11
-	VADDPD.BCST  float64s<>+176(SB), Z11, Z11
-	VMULPD       Z4, Z12, Z12
-	VADDPD.BCST  float64s<>+176(SB), Z12, Z12
-	VMULPD       Z5, Z13, Z13
-	VADDPD.BCST  float64s<>+176(SB), Z13, Z13
-	VMULPD       Z6, Z14, Z14
-	VADDPD.BCST  float64s<>+176(SB), Z14, Z14
-	VMULPD       Z7, Z15, Z15
-	VADDPD.BCST  float64s<>+176(SB), Z15, Z15
-	VMULPD       Z8, Z16, Z16
-	VADDPD.BCST  float64s<>+176(SB), Z16, Z16
-	VMULPD       Z9, Z17, Z17
-	VADDPD.BCST  float64s<>+176(SB), Z17, Z17
-	VMULPD       Z10, Z18, Z18
-	VADDPD.BCST  float64s<>+176(SB), Z18, Z18
-	VMULPD       Z3, Z11, Z11
-	VADDPD.BCST  float64s<>+176(SB), Z11, Z11
-	VMULPD       Z4, Z12, Z12
-	VADDPD.BCST  float64s<>+176(SB), Z12, Z12
-	VMULPD       Z5, Z13, Z13
-	VADDPD.BCST  float64s<>+176(SB), Z13, Z13
-	VMULPD       Z6, Z14, Z14
-	VADDPD.BCST  float64s<>+176(SB), Z14, Z14
-	VMULPD       Z7, Z15, Z15
-	VADDPD.BCST  float64s<>+176(SB), Z15, Z15
-	VMULPD       Z8, Z16, Z16
-	VADDPD.BCST  float64s<>+176(SB), Z16, Z16
-	VMULPD       Z9, Z17, Z17
-	VADDPD.BCST  float64s<>+176(SB), Z17, Z17
-	VMULPD       Z10, Z18, Z18
-	VADDPD.BCST  float64s<>+176(SB), Z18, Z18
-	VADDPD.BCST  float64s<>+40(SB), Z19, Z19
-	VPSLLQ       $0x34, Z19, Z19
-	VMULPD       Z19, Z11, Z11
-	VADDPD.BCST  float64s<>+40(SB), Z20, Z20
-	VPSLLQ       $0x34, Z20, Z20
-	VMULPD       Z20, Z12, Z12
-	VADDPD.BCST  float64s<>+40(SB), Z21, Z21
-	VPSLLQ       $0x34, Z21, Z21
-	VMULPD       Z21, Z13, Z13
-	VADDPD.BCST  float64s<>+40(SB), Z22, Z22
-	VPSLLQ       $0x34, Z22, Z22
-	VMULPD       Z22, Z14, Z14
-	VADDPD.BCST  float64s<>+40(SB), Z23, Z23
-	VPSLLQ       $0x34, Z23, Z23
-	VMULPD       Z23, Z15, Z15
-	VADDPD.BCST  float64s<>+40(SB), Z24, Z24
-	VPSLLQ       $0x34, Z24, Z24
-	VMULPD       Z24, Z16, Z16
-	VADDPD.BCST  float64s<>+40(SB), Z25, Z25
-	VPSLLQ       $0x34, Z25, Z25
-	VMULPD       Z25, Z17, Z17
-	VADDPD.BCST  float64s<>+40(SB), Z26, Z26
-	VPSLLQ       $0x34, Z26, Z26
-	VMULPD       Z26, Z18, Z18
-	VADDPD       Z1, Z11, Z11
-	MOVQ         DI, SI
-	SHRQ         $0x00, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    (CX), K1, Y3
-	VCVTPS2PD    Y3, Z3
-	VDIVPD       Z11, Z3, Z11
-	VADDPD       Z1, Z12, Z12
-	MOVQ         DI, SI
-	SHRQ         $0x08, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    32(CX), K1, Y3
-	VCVTPS2PD    Y3, Z3
-	VDIVPD       Z12, Z3, Z12
-	VADDPD       Z1, Z13, Z13
-	MOVQ         DI, SI
-	SHRQ         $0x10, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    64(CX), K1, Y3
-	VCVTPS2PD    Y3, Z3
-	VDIVPD       Z13, Z3, Z13
-	VADDPD       Z1, Z14, Z14
-	MOVQ         DI, SI
-	SHRQ         $0x18, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    96(CX), K1, Y3
-	VCVTPS2PD    Y3, Z3
-	VDIVPD       Z14, Z3, Z14
-	VADDPD       Z1, Z15, Z15
-	MOVQ         DI, SI
-	SHRQ         $0x20, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    128(CX), K1, Y3
-	VCVTPS2PD    Y3, Z3
-	VDIVPD       Z15, Z3, Z15
-	VADDPD       Z1, Z16, Z16
-	MOVQ         DI, SI
-	SHRQ         $0x28, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    160(CX), K1, Y3
-	VCVTPS2PD    Y3, Z3
-	VDIVPD       Z16, Z3, Z16
-	VADDPD       Z1, Z17, Z17
-	MOVQ         DI, SI
-	SHRQ         $0x30, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    192(CX), K1, Y3
-	VCVTPS2PD    Y3, Z3
-	VDIVPD       Z17, Z3, Z17
-	VADDPD       Z1, Z18, Z18
-	MOVQ         DI, SI
-	SHRQ         $0x38, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    224(CX), K1, Y3
-	VCVTPS2PD    Y3, Z3
-	VDIVPD       Z18, Z3, Z18
-	MOVQ         DI, SI
-	SHRQ         $0x00, SI
-	KMOVB        SI, K2
-	VCVTPD2PS    Z11, Y3
-	VCMPPS       $0x03, Y3, Y3, K1
-	VMOVAPS      Y0, K1, Y3
-	VMOVUPS      Y3, K2, (AX)
-	MOVQ         DI, SI
-	SHRQ         $0x08, SI
-	KMOVB        SI, K2
-	VCVTPD2PS    Z12, Y3
-	VCMPPS       $0x03, Y3, Y3, K1
-	VMOVAPS      Y0, K1, Y3
-	VMOVUPS      Y3, K2, 32(AX)
-	MOVQ         DI, SI
-	SHRQ         $0x10, SI
-	KMOVB        SI, K2
-	VCVTPD2PS    Z13, Y3
-	VCMPPS       $0x03, Y3, Y3, K1
-	VMOVAPS      Y0, K1, Y3
-	VMOVUPS      Y3, K2, 64(AX)
-	MOVQ         DI, SI
-	SHRQ         $0x18, SI
-	KMOVB        SI, K2
-	VCVTPD2PS    Z14, Y3
-	VCMPPS       $0x03, Y3, Y3, K1
-	VMOVAPS      Y0, K1, Y3
-	VMOVUPS      Y3, K2, 96(AX)
-	MOVQ         DI, SI
-	SHRQ         $0x20, SI
-	KMOVB        SI, K2
-	VCVTPD2PS    Z15, Y3
-	VCMPPS       $0x03, Y3, Y3, K1
-	VMOVAPS      Y0, K1, Y3
-	VMOVUPS      Y3, K2, 128(AX)
-	MOVQ         DI, SI
-	SHRQ         $0x28, SI
-	KMOVB        SI, K2
-	VCVTPD2PS    Z16, Y3
-	VCMPPS       $0x03, Y3, Y3, K1
-	VMOVAPS      Y0, K1, Y3
-	VMOVUPS      Y3, K2, 160(AX)
-	MOVQ         DI, SI
-	SHRQ         $0x30, SI
-	KMOVB        SI, K2
-	VCVTPD2PS    Z17, Y3
-	VCMPPS       $0x03, Y3, Y3, K1
-	VMOVAPS      Y0, K1, Y3
-	VMOVUPS      Y3, K2, 192(AX)
-	MOVQ         DI, SI
-	SHRQ         $0x38, SI
-	KMOVB        SI, K2
-	VCVTPD2PS    Z18, Y3
-	VCMPPS       $0x03, Y3, Y3, K1
-	VMOVAPS      Y0, K1, Y3
-	VMOVUPS      Y3, K2, 224(AX)
-	ADDQ         $0x00000100, CX
-	ADDQ         $0x00000100, AX
-	SUBQ         BX, DX
-	JG           siluWide_loop
+	MOVQ              DX, SI
+	CMPQ              SI, BX
+	CMOVQGT           BX, SI
+	MOVQ              $-1, DI
+	BZHIQ             SI, DI, DI
+	MOVQ              DI, SI
+	SHRQ              $0x00, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         (CX), K1, Y3
+	VCVTPS2PD         Y3, Z3
+	VXORPD            Z2, Z3, Z3
+	MOVQ              DI, SI
+	SHRQ              $0x08, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         32(CX), K1, Y4
+	VCVTPS2PD         Y4, Z4
+	VXORPD            Z2, Z4, Z4
+	MOVQ              DI, SI
+	SHRQ              $0x10, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         64(CX), K1, Y5
+	VCVTPS2PD         Y5, Z5
+	VXORPD            Z2, Z5, Z5
+	MOVQ              DI, SI
+	SHRQ              $0x18, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         96(CX), K1, Y6
+	VCVTPS2PD         Y6, Z6
+	VXORPD            Z2, Z6, Z6
+	MOVQ              DI, SI
+	SHRQ              $0x20, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         128(CX), K1, Y7
+	VCVTPS2PD         Y7, Z7
+	VXORPD            Z2, Z7, Z7
+	MOVQ              DI, SI
+	SHRQ              $0x28, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         160(CX), K1, Y8
+	VCVTPS2PD         Y8, Z8
+	VXORPD            Z2, Z8, Z8
+	MOVQ              DI, SI
+	SHRQ              $0x30, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         192(CX), K1, Y9
+	VCVTPS2PD         Y9, Z9
+	VXORPD            Z2, Z9, Z9
+	MOVQ              DI, SI
+	SHRQ              $0x38, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         224(CX), K1, Y10
+	VCVTPS2PD         Y10, Z10
+	VXORPD            Z2, Z10, Z10
+	VBROADCASTSD      float64s<>+8(SB), Z26
+	VBROADCASTSD      float64s<>+0(SB), Z27
+	VMINPD            Z3, Z26, Z3
+	VMAXPD            Z3, Z27, Z3
+	VMULPD.BCST       float64s<>+16(SB), Z3, Z19
+	VADDPD.BCST       float64s<>+40(SB), Z19, Z19
+	VSUBPD.BCST       float64s<>+40(SB), Z19, Z18
+	VFNMADD231PD.BCST float64s<>+24(SB), Z18, Z3
+	VMULPD.BCST       float64s<>+32(SB), Z18, Z18
+	VSUBPD            Z18, Z3, Z3
+	VBROADCASTSD      float64s<>+96(SB), Z11
+	VMINPD            Z4, Z26, Z4
+	VMAXPD            Z4, Z27, Z4
+	VMULPD.BCST       float64s<>+16(SB), Z4, Z20
+	VADDPD.BCST       float64s<>+40(SB), Z20, Z20
+	VSUBPD.BCST       float64s<>+40(SB), Z20, Z18
+	VFNMADD231PD.BCST float64s<>+24(SB), Z18, Z4
+	VMULPD.BCST       float64s<>+32(SB), Z18, Z18
+	VSUBPD            Z18, Z4, Z4
+	VBROADCASTSD      float64s<>+96(SB), Z12
+	VMINPD            Z5, Z26, Z5
+	VMAXPD            Z5, Z27, Z5
+	VMULPD.BCST       float64s<>+16(SB), Z5, Z21
+	VADDPD.BCST       float64s<>+40(SB), Z21, Z21
+	VSUBPD.BCST       float64s<>+40(SB), Z21, Z18
+	VFNMADD231PD.BCST float64s<>+24(SB), Z18, Z5
+	VMULPD.BCST       float64s<>+32(SB), Z18, Z18
+	VSUBPD            Z18, Z5, Z5
+	VBROADCASTSD      float64s<>+96(SB), Z13
+	VMINPD            Z6, Z26, Z6
+	VMAXPD            Z6, Z27, Z6
+	VMULPD.BCST       float64s<>+16(SB), Z6, Z22
+	VADDPD.BCST       float64s<>+40(SB), Z22, Z22
+	VSUBPD.BCST       float64s<>+40(SB), Z22, Z18
+	VFNMADD231PD.BCST float64s<>+24(SB), Z18, Z6
+	VMULPD.BCST       float64s<>+32(SB), Z18, Z18
+	VSUBPD            Z18, Z6, Z6
+	VBROADCASTSD      float64s<>+96(SB), Z14
+	VMINPD            Z7, Z26, Z7
+	VMAXPD            Z7, Z27, Z7
+	VMULPD.BCST       float64s<>+16(SB), Z7, Z23
+	VADDPD.BCST       float64s<>+40(SB), Z23, Z23
+	VSUBPD.BCST       float64s<>+40(SB), Z23, Z18
+	VFNMADD231PD.BCST float64s<>+24(SB), Z18, Z7
+	VMULPD.BCST       float64s<>+32(SB), Z18, Z18
+	VSUBPD            Z18, Z7, Z7
+	VBROADCASTSD      float64s<>+96(SB), Z15
+	VMINPD            Z8, Z26, Z8
+	VMAXPD            Z8, Z27, Z8
+	VMULPD.BCST       float64s<>+16(SB), Z8, Z24
+	VADDPD.BCST       float64s<>+40(SB), Z24, Z24
+	VSUBPD.BCST       float64s<>+40(SB), Z24, Z18
+	VFNMADD231PD.BCST float64s<>+24(SB), Z18, Z8
+	VMULPD.BCST       float64s<>+32(SB), Z18, Z18
+	VSUBPD            Z18, Z8, Z8
+	VBROADCASTSD      float64s<>+96(SB), Z16
+	VMINPD            Z9, Z26, Z9
+	VMAXPD            Z9, Z27, Z9
+	VMULPD.BCST       float64s<>+16(SB), Z9, Z25
+	VADDPD.BCST       float64s<>+40(SB), Z25, Z25
+	VSUBPD.BCST       float64s<>+40(SB), Z25, Z18
+	VFNMADD231PD.BCST float64s<>+24(SB), Z18, Z9
+	VMULPD.BCST       float64s<>+32(SB), Z18, Z18
+	VSUBPD            Z18, Z9, Z9
+	VBROADCASTSD      float64s<>+96(SB), Z17
+	VMINPD            Z10, Z26, Z10
+	VMAXPD            Z10, Z27, Z10
+	VMULPD.BCST       float64s<>+16(SB), Z10, Z26
+	VADDPD.BCST       float64s<>+40(SB), Z26, Z26
+	VSUBPD.BCST       float64s<>+40(SB), Z26, Z18
+	VFNMADD231PD.BCST float64s<>+24(SB), Z18, Z10
+	VMULPD.BCST       float64s<>+32(SB), Z18, Z18
+	VSUBPD            Z18, Z10, Z10
+	VBROADCASTSD      float64s<>+96(SB), Z18
+	VMULPD            Z3, Z11, Z11
+	VADDPD.BCST       float64s<>+104(SB), Z11, Z11
+	VMULPD            Z4, Z12, Z12
+	VADDPD.BCST       float64s<>+104(SB), Z12, Z12
+	VMULPD            Z5, Z13, Z13
+	VADDPD.BCST       float64s<>+104(SB), Z13, Z13
+	VMULPD            Z6, Z14, Z14
+	VADDPD.BCST       float64s<>+104(SB), Z14, Z14
+	VMULPD            Z7, Z15, Z15
+	VADDPD.BCST       float64s<>+104(SB), Z15, Z15
+	VMULPD            Z8, Z16, Z16
+	VADDPD.BCST       float64s<>+104(SB), Z16, Z16
+	VMULPD            Z9, Z17, Z17
+	VADDPD.BCST       float64s<>+104(SB), Z17, Z17
+	VMULPD            Z10, Z18, Z18
+	VADDPD.BCST       float64s<>+104(SB), Z18, Z18
+	VMULPD            Z3, Z11, Z11
+	VADDPD.BCST       float64s<>+112(SB), Z11, Z11
+	VMULPD            Z4, Z12, Z12
+	VADDPD.BCST       float64s<>+112(SB), Z12, Z12
+	VMULPD            Z5, Z13, Z13
+	VADDPD.BCST       float64s<>+112(SB), Z13, Z13
+	VMULPD            Z6, Z14, Z14
+	VADDPD.BCST       float64s<>+112(SB), Z14, Z14
+	VMULPD            Z7, Z15, Z15
+	VADDPD.BCST       float64s<>+112(SB), Z15, Z15
+	VMULPD            Z8, Z16, Z16
+	VADDPD.BCST       float64s<>+112(SB), Z16, Z16
+	VMULPD            Z9, Z17, Z17
+	VADDPD.BCST       float64s<>+112(SB), Z17, Z17
+	VMULPD            Z10, Z18, Z18
+	VADDPD.BCST       float64s<>+112(SB), Z18, Z18
+	VMULPD            Z3, Z11, Z11
+	VADDPD.BCST       float64s<>+120(SB), Z11, Z11
+	VMULPD            Z4, Z12, Z12
+	VADDPD.BCST       float64s<>+120(SB), Z12, Z12
+	VMULPD            Z5, Z13, Z13
+	VADDPD.BCST       float64s<>+120(SB), Z13, Z13
+	VMULPD            Z6, Z14, Z14
+	VADDPD.BCST       float64s<>+120(SB), Z14, Z14
+	VMULPD            Z7, Z15, Z15
+	VADDPD.BCST       float64s<>+120(SB), Z15, Z15
+	VMULPD            Z8, Z16, Z16
+	VADDPD.BCST       float64s<>+120(SB), Z16, Z16
+	VMULPD            Z9, Z17, Z17
+	VADDPD.BCST       float64s<>+120(SB), Z17, Z17
+	VMULPD            Z10, Z18, Z18
+	VADDPD.BCST       float64s<>+120(SB), Z18, Z18
+	VMULPD            Z3, Z11, Z11
+	VADDPD.BCST       float64s<>+128(SB), Z11, Z11
+	VMULPD            Z4, Z12, Z12
+	VADDPD.BCST       float64s<>+128(SB), Z12, Z12
+	VMULPD            Z5, Z13, Z13
+	VADDPD.BCST       float64s<>+128(SB), Z13, Z13
+	VMULPD            Z6, Z14, Z14
+	VADDPD.BCST       float64s<>+128(SB), Z14, Z14
+	VMULPD            Z7, Z15, Z15
+	VADDPD.BCST       float64s<>+128(SB), Z15, Z15
+	VMULPD            Z8, Z16, Z16
+	VADDPD.BCST       float64s<>+128(SB), Z16, Z16
+	VMULPD            Z9, Z17, Z17
+	VADDPD.BCST       float64s<>+128(SB), Z17, Z17
+	VMULPD            Z10, Z18, Z18
+	VADDPD.BCST       float64s<>+128(SB), Z18, Z18
+	VMULPD            Z3, Z11, Z11
+	VADDPD.BCST       float64s<>+136(SB), Z11, Z11
+	VMULPD            Z4, Z12, Z12
+	VADDPD.BCST       float64s<>+136(SB), Z12, Z12
+	VMULPD            Z5, Z13, Z13
+	VADDPD.BCST       float64s<>+136(SB), Z13, Z13
+	VMULPD            Z6, Z14, Z14
+	VADDPD.BCST       float64s<>+136(SB), Z14, Z14
+	VMULPD            Z7, Z15, Z15
+	VADDPD.BCST       float64s<>+136(SB), Z15, Z15
+	VMULPD            Z8, Z16, Z16
+	VADDPD.BCST       float64s<>+136(SB), Z16, Z16
+	VMULPD            Z9, Z17, Z17
+	VADDPD.BCST       float64s<>+136(SB), Z17, Z17
+	VMULPD            Z10, Z18, Z18
+	VADDPD.BCST       float64s<>+136(SB), Z18, Z18
+	VMULPD            Z3, Z11, Z11
+	VADDPD.BCST       float64s<>+144(SB), Z11, Z11
+	VMULPD            Z4, Z12, Z12
+	VADDPD.BCST       float64s<>+144(SB), Z12, Z12
+	VMULPD            Z5, Z13, Z13
+	VADDPD.BCST       float64s<>+144(SB), Z13, Z13
+	VMULPD            Z6, Z14, Z14
+	VADDPD.BCST       float64s<>+144(SB), Z14, Z14
+	VMULPD            Z7, Z15, Z15
+	VADDPD.BCST       float64s<>+144(SB), Z15, Z15
+	VMULPD            Z8, Z16, Z16
+	VADDPD.BCST       float64s<>+144(SB), Z16, Z16
+	VMULPD            Z9, Z17, Z17
+	VADDPD.BCST       float64s<>+144(SB), Z17, Z17
+	VMULPD            Z10, Z18, Z18
+	VADDPD.BCST       float64s<>+144(SB), Z18, Z18
+	VMULPD            Z3, Z11, Z11
+	VADDPD.BCST       float64s<>+152(SB), Z11, Z11
+	VMULPD            Z4, Z12, Z12
+	VADDPD.BCST       float64s<>+152(SB), Z12, Z12
+	VMULPD            Z5, Z13, Z13
+	VADDPD.BCST       float64s<>+152(SB), Z13, Z13
+	VMULPD            Z6, Z14, Z14
+	VADDPD.BCST       float64s<>+152(SB), Z14, Z14
+	VMULPD            Z7, Z15, Z15
+	VADDPD.BCST       float64s<>+152(SB), Z15, Z15
+	VMULPD            Z8, Z16, Z16
+	VADDPD.BCST       float64s<>+152(SB), Z16, Z16
+	VMULPD            Z9, Z17, Z17
+	VADDPD.BCST       float64s<>+152(SB), Z17, Z17
+	VMULPD            Z10, Z18, Z18
+	VADDPD.BCST       float64s<>+152(SB), Z18, Z18
+	VMULPD            Z3, Z11, Z11
+	VADDPD.BCST       float64s<>+160(SB), Z11, Z11
+	VMULPD            Z4, Z12, Z12
+	VADDPD.BCST       float64s<>+160(SB), Z12, Z12
+	VMULPD            Z5, Z13, Z13
+	VADDPD.BCST       float64s<>+160(SB), Z13, Z13
+	VMULPD            Z6, Z14, Z14
+	VADDPD.BCST       float64s<>+160(SB), Z14, Z14
+	VMULPD            Z7, Z15, Z15
+	VADDPD.BCST       float64s<>+160(SB), Z15, Z15
+	VMULPD            Z8, Z16, Z16
+	VADDPD.BCST       float64s<>+160(SB), Z16, Z16
+	VMULPD            Z9, Z17, Z17
+	VADDPD.BCST       float64s<>+160(SB), Z17, Z17
+	VMULPD            Z10, Z18, Z18
+	VADDPD.BCST       float64s<>+160(SB), Z18, Z18
+	VMULPD            Z3, Z11, Z11
+	VADDPD.BCST       float64s<>+168(SB), Z11, Z11
+	VMULPD            Z4, Z12, Z12
+	VADDPD.BCST       float64s<>+168(SB), Z12, Z12
+	VMULPD            Z5, Z13, Z13
+	VADDPD.BCST       float64s<>+168(SB), Z13, Z13
+	VMULPD            Z6, Z14, Z14
+	VADDPD.BCST       float64s<>+168(SB), Z14, Z14
+	VMULPD            Z7, Z15, Z15
+	VADDPD.BCST       float64s<>+168(SB), Z15, Z15
+	VMULPD            Z8, Z16, Z16
+	VADDPD.BCST       float64s<>+168(SB), Z16, Z16
+	VMULPD            Z9, Z17, Z17
+	VADDPD.BCST       float64s<>+168(SB), Z17, Z17
+	VMULPD            Z10, Z18, Z18
+	VADDPD.BCST       float64s<>+168(SB), Z18, Z18
+	VMULPD            Z3, Z11, Z11
+	VADDPD.BCST       float64s<>+176(SB), Z11, Z11
+	VMULPD            Z4, Z12, Z12
+	VADDPD.BCST       float64s<>+176(SB), Z12, Z12
+	VMULPD            Z5, Z13, Z13
+	VADDPD.BCST       float64s<>+176(SB), Z13, Z13
+	VMULPD            Z6, Z14, Z14
+	VADDPD.BCST       float64s<>+176(SB), Z14, Z14
+	VMULPD            Z7, Z15, Z15
+	VADDPD.BCST       float64s<>+176(SB), Z15, Z15
+	VMULPD            Z8, Z16, Z16
+	VADDPD.BCST       float64s<>+176(SB), Z16, Z16
+	VMULPD            Z9, Z17, Z17
+	VADDPD.BCST       float64s<>+176(SB), Z17, Z17
+	VMULPD            Z10, Z18, Z18
+	VADDPD.BCST       float64s<>+176(SB), Z18, Z18
+	VMULPD            Z3, Z11, Z11
+	VADDPD.BCST       float64s<>+176(SB), Z11, Z11
+	VMULPD            Z4, Z12, Z12
+	VADDPD.BCST       float64s<>+176(SB), Z12, Z12
+	VMULPD            Z5, Z13, Z13
+	VADDPD.BCST       float64s<>+176(SB), Z13, Z13
+	VMULPD            Z6, Z14, Z14
+	VADDPD.BCST       float64s<>+176(SB), Z14, Z14
+	VMULPD            Z7, Z15, Z15
+	VADDPD.BCST       float64s<>+176(SB), Z15, Z15
+	VMULPD            Z8, Z16, Z16
+	VADDPD.BCST       float64s<>+176(SB), Z16, Z16
+	VMULPD            Z9, Z17, Z17
+	VADDPD.BCST       float64s<>+176(SB), Z17, Z17
+	VMULPD            Z10, Z18, Z18
+	VADDPD.BCST       float64s<>+176(SB), Z18, Z18
+	VPSLLQ            $0x34, Z19, Z19
+	VPADDQ            Z19, Z11, Z11
+	VPSLLQ            $0x34, Z20, Z20
+	VPADDQ            Z20, Z12, Z12
+	VPSLLQ            $0x34, Z21, Z21
+	VPADDQ            Z21, Z13, Z13
+	VPSLLQ            $0x34, Z22, Z22
+	VPADDQ            Z22, Z14, Z14
+	VPSLLQ            $0x34, Z23, Z23
+	VPADDQ            Z23, Z15, Z15
+	VPSLLQ            $0x34, Z24, Z24
+	VPADDQ            Z24, Z16, Z16
+	VPSLLQ            $0x34, Z25, Z25
+	VPADDQ            Z25, Z17, Z17
+	VPSLLQ            $0x34, Z26, Z26
+	VPADDQ            Z26, Z18, Z18
+	VADDPD            Z1, Z11, Z11
+	MOVQ              DI, SI
+	SHRQ              $0x00, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         (CX), K1, Y3
+	VCVTPS2PD         Y3, Z3
+	VDIVPD            Z11, Z3, Z11
+	VADDPD            Z1, Z12, Z12
+	MOVQ              DI, SI
+	SHRQ              $0x08, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         32(CX), K1, Y3
+	VCVTPS2PD         Y3, Z3
+	VDIVPD            Z12, Z3, Z12
+	VADDPD            Z1, Z13, Z13
+	MOVQ              DI, SI
+	SHRQ              $0x10, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         64(CX), K1, Y3
+	VCVTPS2PD         Y3, Z3
+	VDIVPD            Z13, Z3, Z13
+	VADDPD            Z1, Z14, Z14
+	MOVQ              DI, SI
+	SHRQ              $0x18, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         96(CX), K1, Y3
+	VCVTPS2PD         Y3, Z3
+	VDIVPD            Z14, Z3, Z14
+	VADDPD            Z1, Z15, Z15
+	MOVQ              DI, SI
+	SHRQ              $0x20, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         128(CX), K1, Y3
+	VCVTPS2PD         Y3, Z3
+	VDIVPD            Z15, Z3, Z15
+	VADDPD            Z1, Z16, Z16
+	MOVQ              DI, SI
+	SHRQ              $0x28, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         160(CX), K1, Y3
+	VCVTPS2PD         Y3, Z3
+	VDIVPD            Z16, Z3, Z16
+	VADDPD            Z1, Z17, Z17
+	MOVQ              DI, SI
+	SHRQ              $0x30, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         192(CX), K1, Y3
+	VCVTPS2PD         Y3, Z3
+	VDIVPD            Z17, Z3, Z17
+	VADDPD            Z1, Z18, Z18
+	MOVQ              DI, SI
+	SHRQ              $0x38, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         224(CX), K1, Y3
+	VCVTPS2PD         Y3, Z3
+	VDIVPD            Z18, Z3, Z18
+	MOVQ              DI, SI
+	SHRQ              $0x00, SI
+	KMOVB             SI, K2
+	VCVTPD2PS         Z11, Y3
+	VCMPPS            $0x03, Y3, Y3, K1
+	VMOVAPS           Y0, K1, Y3
+	VMOVUPS           Y3, K2, (AX)
+	MOVQ              DI, SI
+	SHRQ              $0x08, SI
+	KMOVB             SI, K2
+	VCVTPD2PS         Z12, Y3
+	VCMPPS            $0x03, Y3, Y3, K1
+	VMOVAPS           Y0, K1, Y3
+	VMOVUPS           Y3, K2, 32(AX)
+	MOVQ              DI, SI
+	SHRQ              $0x10, SI
+	KMOVB             SI, K2
+	VCVTPD2PS         Z13, Y3
+	VCMPPS            $0x03, Y3, Y3, K1
+	VMOVAPS           Y0, K1, Y3
+	VMOVUPS           Y3, K2, 64(AX)
+	MOVQ              DI, SI
+	SHRQ              $0x18, SI
+	KMOVB             SI, K2
+	VCVTPD2PS         Z14, Y3
+	VCMPPS            $0x03, Y3, Y3, K1
+	VMOVAPS           Y0, K1, Y3
+	VMOVUPS           Y3, K2, 96(AX)
+	MOVQ              DI, SI
+	SHRQ              $0x20, SI
+	KMOVB             SI, K2
+	VCVTPD2PS         Z15, Y3
+	VCMPPS            $0x03, Y3, Y3, K1
+	VMOVAPS           Y0, K1, Y3
+	VMOVUPS           Y3, K2, 128(AX)
+	MOVQ              DI, SI
+	SHRQ              $0x28, SI
+	KMOVB             SI, K2
+	VCVTPD2PS         Z16, Y3
+	VCMPPS            $0x03, Y3, Y3, K1
+	VMOVAPS           Y0, K1, Y3
+	VMOVUPS           Y3, K2, 160(AX)
+	MOVQ              DI, SI
+	SHRQ              $0x30, SI
+	KMOVB             SI, K2
+	VCVTPD2PS         Z17, Y3
+	VCMPPS            $0x03, Y3, Y3, K1
+	VMOVAPS           Y0, K1, Y3
+	VMOVUPS           Y3, K2, 192(AX)
+	MOVQ              DI, SI
+	SHRQ              $0x38, SI
+	KMOVB             SI, K2
+	VCVTPD2PS         Z18, Y3
+	VCMPPS            $0x03, Y3, Y3, K1
+	VMOVAPS           Y0, K1, Y3
+	VMOVUPS           Y3, K2, 224(AX)
+	ADDQ              $0x00000100, CX
+	ADDQ              $0x00000100, AX
+	SUBQ              BX, DX
+	JG                siluWide_loop
 	VZEROUPPER
 	RET
 
@@ -3124,463 +3112,457 @@ TEXT ·geluTanhWide(SB), NOSPLIT, $0-24
 	VBROADCASTSS storedNaN<>+0(SB), Y0
 
 geluTanhWide_loop:
-	MOVQ         DX, SI
-	CMPQ         SI, BX
-	CMOVQGT      BX, SI
-	MOVQ         $-1, DI
-	BZHIQ        SI, DI, DI
-	MOVQ         DI, SI
-	SHRQ         $0x00, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    (CX), K1, Y2
-	VCVTPS2PD    Y2, Z2
-	VMULPD       Z2, Z2, Z1
-	VMULPD       Z1, Z2, Z1
-	VMULPD.BCST  float64s<>+80(SB), Z1, Z1
-	VADDPD       Z1, Z2, Z1
-	VMULPD.BCST  float64s<>+88(SB), Z1, Z1
-	MOVQ         DI, SI
-	SHRQ         $0x08, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    32(CX), K1, Y3
-	VCVTPS2PD    Y3, Z3
-	VMULPD       Z3, Z3, Z2
-	VMULPD       Z2, Z3, Z2
-	VMULPD.BCST  float64s<>+80(SB), Z2, Z2
-	VADDPD       Z2, Z3, Z2
-	VMULPD.BCST  float64s<>+88(SB), Z2, Z2
-	MOVQ         DI, SI
-	SHRQ         $0x10, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    64(CX), K1, Y4
-	VCVTPS2PD    Y4, Z4
-	VMULPD       Z4, Z4, Z3
-	VMULPD       Z3, Z4, Z3
-	VMULPD.BCST  float64s<>+80(SB), Z3, Z3
-	VADDPD       Z3, Z4, Z3
-	VMULPD.BCST  float64s<>+88(SB), Z3, Z3
-	MOVQ         DI, SI
-	SHRQ         $0x18, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    96(CX), K1, Y5
-	VCVTPS2PD    Y5, Z5
-	VMULPD       Z5, Z5, Z4
-	VMULPD       Z4, Z5, Z4
-	VMULPD.BCST  float64s<>+80(SB), Z4, Z4
-	VADDPD       Z4, Z5, Z4
-	VMULPD.BCST  float64s<>+88(SB), Z4, Z4
-	MOVQ         DI, SI
-	SHRQ         $0x20, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    128(CX), K1, Y6
-	VCVTPS2PD    Y6, Z6
-	VMULPD       Z6, Z6, Z5
-	VMULPD       Z5, Z6, Z5
-	VMULPD.BCST  float64s<>+80(SB), Z5, Z5
-	VADDPD       Z5, Z6, Z5
-	VMULPD.BCST  float64s<>+88(SB), Z5, Z5
-	MOVQ         DI, SI
-	SHRQ         $0x28, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    160(CX), K1, Y7
-	VCVTPS2PD    Y7, Z7
-	VMULPD       Z7, Z7, Z6
-	VMULPD       Z6, Z7, Z6
-	VMULPD.BCST  float64s<>+80(SB), Z6, Z6
-	VADDPD       Z6, Z7, Z6
-	VMULPD.BCST  float64s<>+88(SB), Z6, Z6
-	VBROADCASTSD float64s<>+48(SB), Z13
-	VANDNPD      Z1, Z13, Z7
-	VADDPD       Z7, Z7, Z7
-	VANDNPD      Z2, Z13, Z8
-	VADDPD       Z8, Z8, Z8
-	VANDNPD      Z3, Z13, Z9
-	VADDPD       Z9, Z9, Z9
-	VANDNPD      Z4, Z13, Z10
-	VADDPD       Z10, Z10, Z10
-	VANDNPD      Z5, Z13, Z11
-	VADDPD       Z11, Z11, Z11
-	VANDNPD      Z6, Z13, Z12
-	VADDPD       Z12, Z12, Z12
-	VBROADCASTSD float64s<>+8(SB), Z25
-	VBROADCASTSD float64s<>+0(SB), Z26
-	VMINPD       Z7, Z25, Z7
-	VMAXPD       Z7, Z26, Z7
-	VMULPD.BCST  float64s<>+16(SB), Z7, Z20
-	VRNDSCALEPD  $0x08, Z20, Z20
-	VMULPD.BCST  float64s<>+24(SB), Z20, Z19
-	VSUBPD       Z19, Z7, Z7
-	VMULPD.BCST  float64s<>+32(SB), Z20, Z19
-	VSUBPD       Z19, Z7, Z7
-	VBROADCASTSD float64s<>+96(SB), Z14
-	VMINPD       Z8, Z25, Z8
-	VMAXPD       Z8, Z26, Z8
-	VMULPD.BCST  float64s<>+16(SB), Z8, Z21
-	VRNDSCALEPD  $0x08, Z21, Z21
-	VMULPD.BCST  float64s<>+24(SB), Z21, Z19
-	VSUBPD       Z19, Z8, Z8
-	VMULPD.BCST  float64s<>+32(SB), Z21, Z19
-	VSUBPD       Z19, Z8, Z8
-	VBROADCASTSD float64s<>+96(SB), Z15
-	VMINPD       Z9, Z25, Z9
-	VMAXPD       Z9, Z26, Z9
-	VMULPD.BCST  float64s<>+16(SB), Z9, Z22
-	VRNDSCALEPD  $0x08, Z22, Z22
-	VMULPD.BCST  float64s<>+24(SB), Z22, Z19
-	VSUBPD       Z19, Z9, Z9
-	VMULPD.BCST  float64s<>+32(SB), Z22, Z19
-	VSUBPD       Z19, Z9, Z9
-	VBROADCASTSD float64s<>+96(SB), Z16
-	VMINPD       Z10, Z25, Z10
-	VMAXPD       Z10, Z26, Z10
-	VMULPD.BCST  float64s<>+16(SB), Z10, Z23
-	VRNDSCALEPD  $0x08, Z23, Z23
-	VMULPD.BCST  float64s<>+24(SB), Z23, Z19
-	VSUBPD       Z19, Z10, Z10
-	VMULPD.BCST  float64s<>+32(SB), Z23, Z19
-	VSUBPD       Z19, Z10, Z10
-	VBROADCASTSD float64s<>+96(SB), Z17
-	VMINPD       Z11, Z25, Z11
-	VMAXPD       Z11, Z26, Z11
-	VMULPD.BCST  float64s<>+16(SB), Z11, Z24
-	VRNDSCALEPD  $0x08, Z24, Z24
-	VMULPD.BCST  float64s<>+24(SB), Z24, Z19
-	VSUBPD       Z19, Z11, Z11
-	VMULPD.BCST  float64s<>+32(SB), Z24, Z19
-	VSUBPD       Z19, Z11, Z11
-	VBROADCASTSD float64s<>+96(SB), Z18
-	VMINPD       Z12, Z25, Z12
-	VMAXPD       Z12, Z26, Z12
-	VMULPD.BCST  float64s<>+16(SB), Z12, Z25
-	VRNDSCALEPD  $0x08, Z25, Z25
-	VMULPD.BCST  float64s<>+24(SB), Z25, Z19
-	VSUBPD       Z19, Z12, Z12
-	VMULPD.BCST  float64s<>+32(SB), Z25, Z19
-	VSUBPD       Z19, Z12, Z12
-	VBROADCASTSD float64s<>+96(SB), Z19
-	VMULPD       Z7, Z14, Z14
-	VADDPD.BCST  float64s<>+104(SB), Z14, Z14
-	VMULPD       Z8, Z15, Z15
-	VADDPD.BCST  float64s<>+104(SB), Z15, Z15
-	VMULPD       Z9, Z16, Z16
-	VADDPD.BCST  float64s<>+104(SB), Z16, Z16
-	VMULPD       Z10, Z17, Z17
-	VADDPD.BCST  float64s<>+104(SB), Z17, Z17
-	VMULPD       Z11, Z18, Z18
-	VADDPD.BCST  float64s<>+104(SB), Z18, Z18
-	VMULPD       Z12, Z19, Z19
-	VADDPD.BCST  float64s<>+104(SB), Z19, Z19
-	VMULPD       Z7, Z14, Z14
-	VADDPD.BCST  float64s<>+112(SB), Z14, Z14
-	VMULPD       Z8, Z15, Z15
-	VADDPD.BCST  float64s<>+112(SB), Z15, Z15
-	VMULPD       Z9, Z16, Z16
-	VADDPD.BCST  float64s<>+112(SB), Z16, Z16
-	VMULPD       Z10, Z17, Z17
-	VADDPD.BCST  float64s<>+112(SB), Z17, Z17
-	VMULPD       Z11, Z18, Z18
-	VADDPD.BCST  float64s<>+112(SB), Z18, Z18
-	VMULPD       Z12, Z19, Z19
-	VADDPD.BCST  float64s<>+112(SB), Z19, Z19
-	VMULPD       Z7, Z14, Z14
-	VADDPD.BCST  float64s<>+120(SB), Z14, Z14
-	VMULPD       Z8, Z15, Z15
-	VADDPD.BCST  float64s<>+120(SB), Z15, Z15
-	VMULPD       Z9, Z16, Z16
-	VADDPD.BCST  float64s<>+120(SB), Z16, Z16
-	VMULPD       Z10, Z17, Z17
-	VADDPD.BCST  float64s<>+120(SB), Z17, Z17
-	VMULPD       Z11, Z18, Z18
-	VADDPD.BCST  float64s<>+120(SB), Z18, Z18
-	VMULPD       Z12, Z19, Z19
-	VADDPD.BCST  float64s<>+120(SB), Z19, Z19
-	VMULPD       Z7, Z14, Z14
-	VADDPD.BCST  float64s<>+128(SB), Z14, Z14
-	VMULPD       Z8, Z15, Z15
-	VADDPD.BCST  float64s<>+128(SB), Z15, Z15
-	VMULPD       Z9, Z16, Z16
-	VADDPD.BCST  float64s<>+128(SB), Z16, Z16
-	VMULPD       Z10, Z17, Z17
-	VADDPD.BCST  float64s<>+128(SB), Z17, Z17
-	VMULPD       Z11, Z18, Z18
-	VADDPD.BCST  float64s<>+128(SB), Z18, Z18
-	VMULPD       Z12, Z19, Z19
-	VADDPD.BCST  float64s<>+128(SB), Z19, Z19
-	VMULPD       Z7, Z14, Z14
-	VADDPD.BCST  float64s<>+136(SB), Z14, Z14
-	VMULPD       Z8, Z15, Z15
-	VADDPD.BCST  float64s<>+136(SB), Z15, Z15
-	VMULPD       Z9, Z16, Z16
-	VADDPD.BCST  float64s<>+136(SB), Z16, Z16
-	VMULPD       Z10, Z17, Z17
-	VADDPD.BCST  float64s<>+136(SB), Z17, Z17
-	VMULPD       Z11, Z18, Z18
-	VADDPD.BCST  float64s<>+136(SB), Z18, Z18
-	VMULPD       Z12, Z19, Z19
-	VADDPD.BCST  float64s<>+136(SB), Z19, Z19
-	VMULPD       Z7, Z14, Z14
-	VADDPD.BCST  float64s<>+144(SB), Z14, Z14
-	VMULPD       Z8, Z15, Z15
-	VADDPD.BCST  float64s<>+144(SB), Z15, Z15
-	VMULPD       Z9, Z16, Z16
-	VADDPD.BCST  float64s<>+144(SB), Z16, Z16
-	VMULPD       Z10, Z17, Z17
-	VADDPD.BCST  float64s<>+144(SB), Z17, Z17
-	VMULPD       Z11, Z18, Z18
-	VADDPD.BCST  float64s<>+144(SB), Z18, Z18
-	VMULPD       Z12, Z19, Z19
-	VADDPD.BCST  float64s<>+144(SB), Z19, Z19
-	VMULPD       Z7, Z14, Z14
-	VADDPD.BCST  float64s<>+152(SB), Z14, Z14
-	VMULPD       Z8, Z15, Z15
-	VADDPD.BCST  float64s<>+152(SB), Z15, Z15
-	VMULPD       Z9, Z16, Z16
-	VADDPD.BCST  float64s<>+152(SB), Z16, Z16
-	VMULPD       Z10, Z17, Z17
-	VADDPD.BCST  float64s<>+152(SB), Z17, Z17
-	VMULPD       Z11, Z18, Z18
-	VADDPD.BCST  float64s<>+152(SB), Z18, Z18
-	VMULPD       Z12, Z19, Z19
-	VADDPD.BCST  float64s<>+152(SB), Z19, Z19
-	VMULPD       Z7, Z14, Z14
-	VADDPD.BCST  float64s<>+160(SB), Z14, Z14
-	VMULPD       Z8, Z15, Z15
-	VADDPD.BCST  float64s<>+160(SB), Z15, Z15
-	VMULPD       Z9, Z16, Z16
-	VADDPD.BCST  float64s<>+160(SB), Z16, Z16
-	VMULPD       Z10, Z17, Z17
-	VADDPD.BCST  float64s<>+160(SB), Z17, Z17
-	VMULPD       Z11, Z18, Z18
-	VADDPD.BCST  float64s<>+160(SB), Z18, Z18
-	VMULPD       Z12, Z19, Z19
-	VADDPD.BCST  float64s<>+160(SB), Z19, Z19
-	VMULPD       Z7, Z14, Z14
-	VADDPD.BCST  float64s<>+168(SB), Z14, Z14
-	VMULPD       Z8, Z15, Z15
-	VADDPD.BCST  float64s<>+168(SB), Z15, Z15
-	VMULPD       Z9, Z16, Z16
-	VADDPD.BCST  float64s<>+168(SB), Z16, Z16
-	VMULPD       Z10, Z17, Z17
-	VADDPD.BCST  float64s<>+168(SB), Z17, Z17
-	VMULPD       Z11, Z18, Z18
-	VADDPD.BCST  float64s<>+168(SB), Z18, Z18
-	VMULPD       Z12, Z19, Z19
-	VADDPD.BCST  float64s<>+168(SB), Z19, Z19
-	VMULPD       Z7, Z14, Z14
-	VADDPD.BCST  float64s<>+176(SB), Z14, Z14
-	VMULPD       Z8, Z15, Z15
-	VADDPD.BCST  float64s<>+176(SB), Z15, Z15
-	VMULPD       Z9, Z16, Z16
-	VADDPD.BCST  float64s<>+176(SB), Z16, Z16
-	VMULPD       Z10, Z17, Z17
-	VADDPD.BCST  float64s<>+176(SB), Z17, Z17
-	VMULPD       Z11, Z18, Z18
-	VADDPD.BCST  float64s<>+176(SB), Z18, Z18
-	VMULPD       Z12, Z19, Z19
-	VADDPD.BCST  float64s<>+176(SB), Z19, Z19
-	VMULPD       Z7, Z14, Z14
-	VADDPD.BCST  float64s<>+176(SB), Z14, Z14
-	VMULPD       Z8, Z15, Z15
-	VADDPD.BCST  float64s<>+176(SB), Z15, Z15
-	VMULPD       Z9, Z16, Z16
-	VADDPD.BCST  float64s<>+176(SB), Z16, Z16
-	VMULPD       Z10, Z17, Z17
-	VADDPD.BCST  float64s<>+176(SB), Z17, Z17
-	VMULPD       Z11, Z18, Z18
-	VADDPD.BCST  float64s<>+176(SB), Z18, Z18
-	VMULPD       Z12, Z19, Z19
-	VADDPD.BCST  float64s<>+176(SB), Z19, Z19
-	VADDPD.BCST  float64s<>+40(SB), Z20, Z20
-	VPSLLQ       $0x34, Z20, Z20
-	VMULPD       Z20, Z14, Z14
-	VADDPD.BCST  float64s<>+40(SB), Z21, Z21
-	VPSLLQ       $0x34, Z21, Z21
-	VMULPD       Z21, Z15, Z15
-	VADDPD.BCST  float64s<>+40(SB), Z22, Z22
-	VPSLLQ       $0x34, Z22, Z22
-	VMULPD       Z22, Z16, Z16
-	VADDPD.BCST  float64s<>+40(SB), Z23, Z23
-	VPSLLQ       $0x34, Z23, Z23
-	VMULPD       Z23, Z17, Z17
-	VADDPD.BCST  float64s<>+40(SB), Z24, Z24
-	VPSLLQ       $0x34, Z24, Z24
-	VMULPD       Z24, Z18, Z18
-	VADDPD.BCST  float64s<>+40(SB), Z25, Z25
-	VPSLLQ       $0x34, Z25, Z25
-	VMULPD       Z25, Z19, Z19
-	VBROADCASTSD float64s<>+176(SB), Z7
-	VANDNPD      Z1, Z13, Z8
-	VADDPD       Z7, Z14, Z9
-	VSUBPD       Z7, Z14, Z14
-	VDIVPD       Z9, Z14, Z14
-	VCMPPD.BCST  $0x1e, float64s<>+56(SB), Z8, K1
-	VMOVAPD      Z7, K1, Z14
-	VPTERNLOGQ   $0xf8, Z13, Z1, Z14
-	VMULPD       Z1, Z1, Z9
-	VMULPD       Z9, Z1, Z9
-	VDIVPD.BCST  float64s<>+64(SB), Z9, Z9
-	VSUBPD       Z9, Z1, Z9
-	VCMPPD.BCST  $0x11, float64s<>+72(SB), Z8, K1
-	VMOVAPD      Z9, K1, Z14
-	VANDNPD      Z2, Z13, Z1
-	VADDPD       Z7, Z15, Z8
-	VSUBPD       Z7, Z15, Z15
-	VDIVPD       Z8, Z15, Z15
-	VCMPPD.BCST  $0x1e, float64s<>+56(SB), Z1, K1
-	VMOVAPD      Z7, K1, Z15
-	VPTERNLOGQ   $0xf8, Z13, Z2, Z15
-	VMULPD       Z2, Z2, Z8
-	VMULPD       Z8, Z2, Z8
-	VDIVPD.BCST  float64s<>+64(SB), Z8, Z8
-	VSUBPD       Z8, Z2, Z8
-	VCMPPD.BCST  $0x11, float64s<>+72(SB), Z1, K1
-	VMOVAPD      Z8, K1, Z15
-	VANDNPD      Z3, Z13, Z1
-	VADDPD       Z7, Z16, Z2
-	VSUBPD       Z7, Z16, Z16
-	VDIVPD       Z2, Z16, Z16
-	VCMPPD.BCST  $0x1e, float64s<>+56(SB), Z1, K1
-	VMOVAPD      Z7, K1, Z16
-	VPTERNLOGQ   $0xf8, Z13, Z3, Z16
-	VMULPD       Z3, Z3, Z2
-	VMULPD       Z2, Z3, Z2
-	VDIVPD.BCST  float64s<>+64(SB), Z2, Z2
-	VSUBPD       Z2, Z3, Z2
-	VCMPPD.BCST  $0x11, float64s<>+72(SB), Z1, K1
-	VMOVAPD      Z2, K1, Z16
-	VANDNPD      Z4, Z13, Z1
-	VADDPD       Z7, Z17, Z2
-	VSUBPD       Z7, Z17, Z17
-	VDIVPD       Z2, Z17, Z17
-	VCMPPD.BCST  $0x1e, float64s<>+56(SB), Z1, K1
-	VMOVAPD      Z7, K1, Z17
-	VPTERNLOGQ   $0xf8, Z13, Z4, Z17
-	VMULPD       Z4, Z4, Z2
-	VMULPD       Z2, Z4, Z2
-	VDIVPD.BCST  float64s<>+64(SB), Z2, Z2
-	VSUBPD       Z2, Z4, Z2
-	VCMPPD.BCST  $0x11, float64s<>+72(SB), Z1, K1
-	VMOVAPD      Z2, K1, Z17
-	VANDNPD      Z5, Z13, Z1
-	VADDPD       Z7, Z18, Z2
-	VSUBPD       Z7, Z18, Z18
-	VDIVPD       Z2, Z18, Z18
-	VCMPPD.BCST  $0x1e, float64s<>+56(SB), Z1, K1
-	VMOVAPD      Z7, K1, Z18
-	VPTERNLOGQ   $0xf8, Z13, Z5, Z18
-	VMULPD       Z5, Z5, Z2
-	VMULPD       Z2, Z5, Z2
-	VDIVPD.BCST  float64s<>+64(SB), Z2, Z2
-	VSUBPD       Z2, Z5, Z2
-	VCMPPD.BCST  $0x11, float64s<>+72(SB), Z1, K1
-	VMOVAPD      Z2, K1, Z18
-	VANDNPD      Z6, Z13, Z1
-	VADDPD       Z7, Z19, Z2
-	VSUBPD       Z7, Z19, Z19
-	VDIVPD       Z2, Z19, Z19
-	VCMPPD.BCST  $0x1e, float64s<>+56(SB), Z1, K1
-	VMOVAPD      Z7, K1, Z19
-	VPTERNLOGQ   $0xf8, Z13, Z6, Z19
-	VMULPD       Z6, Z6, Z2
-	VMULPD       Z2, Z6, Z2
-	VDIVPD.BCST  float64s<>+64(SB), Z2, Z2
-	VSUBPD       Z2, Z6, Z2
-	VCMPPD.BCST  $0x11, float64s<>+72(SB), Z1, K1
-	VMOVAPD      Z2, K1, Z19
-	MOVQ         DI, SI
-	SHRQ         $0x00, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    (CX), K1, Y1
-	VCVTPS2PD    Y1, Z1
-	VADDPD.BCST  float64s<>+176(SB), Z14, Z14
-	VMULPD.BCST  float64s<>+168(SB), Z1, Z1
-	VMULPD       Z14, Z1, Z14
-	MOVQ         DI, SI
-	SHRQ         $0x08, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    32(CX), K1, Y1
-	VCVTPS2PD    Y1, Z1
-	VADDPD.BCST  float64s<>+176(SB), Z15, Z15
-	VMULPD.BCST  float64s<>+168(SB), Z1, Z1
-	VMULPD       Z15, Z1, Z15
-	MOVQ         DI, SI
-	SHRQ         $0x10, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    64(CX), K1, Y1
-	VCVTPS2PD    Y1, Z1
-	VADDPD.BCST  float64s<>+176(SB), Z16, Z16
-	VMULPD.BCST  float64s<>+168(SB), Z1, Z1
-	VMULPD       Z16, Z1, Z16
-	MOVQ         DI, SI
-	SHRQ         $0x18, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    96(CX), K1, Y1
-	VCVTPS2PD    Y1, Z1
-	VADDPD.BCST  float64s<>+176(SB), Z17, Z17
-	VMULPD.BCST  float64s<>+168(SB), Z1, Z1
-	VMULPD       Z17, Z1, Z17
-	MOVQ         DI, SI
-	SHRQ         $0x20, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    128(CX), K1, Y1
-	VCVTPS2PD    Y1, Z1
-	VADDPD.BCST  float64s<>+176(SB), Z18, Z18
-	VMULPD.BCST  float64s<>+168(SB), Z1, Z1
-	VMULPD       Z18, Z1, Z18
-	MOVQ         DI, SI
-	SHRQ         $0x28, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    160(CX), K1, Y1
-	VCVTPS2PD    Y1, Z1
-	VADDPD.BCST  float64s<>+176(SB), Z19, Z19
-	VMULPD.BCST  float64s<>+168(SB), Z1, Z1
-	VMULPD       Z19, Z1, Z19
-	MOVQ         DI, SI
-	SHRQ         $0x00, SI
-	KMOVB        SI, K2
-	VCVTPD2PS    Z14, Y1
-	VCMPPS       $0x03, Y1, Y1, K1
-	VMOVAPS      Y0, K1, Y1
-	VMOVUPS      Y1, K2, (AX)
-	MOVQ         DI, SI
-	SHRQ         $0x08, SI
-	KMOVB        SI, K2
-	VCVTPD2PS    Z15, Y1
-	VCMPPS       $0x03, Y1, Y1, K1
-	VMOVAPS      Y0, K1, Y1
-	VMOVUPS      Y1, K2, 32(AX)
-	MOVQ         DI, SI
-	SHRQ         $0x10, SI
-	KMOVB        SI, K2
-	VCVTPD2PS    Z16, Y1
-	VCMPPS       $0x03, Y1, Y1, K1
-	VMOVAPS      Y0, K1, Y1
-	VMOVUPS      Y1, K2, 64(AX)
-	MOVQ         DI, SI
-	SHRQ         $0x18, SI
-	KMOVB        SI, K2
-	VCVTPD2PS    Z17, Y1
-	VCMPPS       $0x03, Y1, Y1, K1
-	VMOVAPS      Y0, K1, Y1
-	VMOVUPS      Y1, K2, 96(AX)
-	MOVQ         DI, SI
-	SHRQ         $0x20, SI
-	KMOVB        SI, K2
-	VCVTPD2PS    Z18, Y1
-	VCMPPS       $0x03, Y1, Y1, K1
-	VMOVAPS      Y0, K1, Y1
-	VMOVUPS      Y1, K2, 128(AX)
-	MOVQ         DI, SI
-	SHRQ         $0x28, SI
-	KMOVB        SI, K2
-	VCVTPD2PS    Z19, Y1
-	VCMPPS       $0x03, Y1, Y1, K1
-	VMOVAPS      Y0, K1, Y1
-	VMOVUPS      Y1, K2, 160(AX)
-	ADDQ         $0x000000c0, CX
-	ADDQ         $0x000000c0, AX
-	SUBQ         BX, DX
-	JG           geluTanhWide_loop
+	MOVQ              DX, SI
+	CMPQ              SI, BX
+	CMOVQGT           BX, SI
+	MOVQ              $-1, DI
+	BZHIQ             SI, DI, DI
+	MOVQ              DI, SI
+	SHRQ              $0x00, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         (CX), K1, Y2
+	VCVTPS2PD         Y2, Z2
+	VMULPD            Z2, Z2, Z1
+	VMULPD            Z1, Z2, Z1
+	VMULPD.BCST       float64s<>+80(SB), Z1, Z1
+	VADDPD            Z1, Z2, Z1
+	VMULPD.BCST       float64s<>+88(SB), Z1, Z1
+	MOVQ              DI, SI
+	SHRQ              $0x08, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         32(CX), K1, Y3
+	VCVTPS2PD         Y3, Z3
+	VMULPD            Z3, Z3, Z2
+	VMULPD            Z2, Z3, Z2
+	VMULPD.BCST       float64s<>+80(SB), Z2, Z2
+	VADDPD            Z2, Z3, Z2
+	VMULPD.BCST       float64s<>+88(SB), Z2, Z2
+	MOVQ              DI, SI
+	SHRQ              $0x10, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         64(CX), K1, Y4
+	VCVTPS2PD         Y4, Z4
+	VMULPD            Z4, Z4, Z3
+	VMULPD            Z3, Z4, Z3
+	VMULPD.BCST       float64s<>+80(SB), Z3, Z3
+	VADDPD            Z3, Z4, Z3
+	VMULPD.BCST       float64s<>+88(SB), Z3, Z3
+	MOVQ              DI, SI
+	SHRQ              $0x18, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         96(CX), K1, Y5
+	VCVTPS2PD         Y5, Z5
+	VMULPD            Z5, Z5, Z4
+	VMULPD            Z4, Z5, Z4
+	VMULPD.BCST       float64s<>+80(SB), Z4, Z4
+	VADDPD            Z4, Z5, Z4
+	VMULPD.BCST       float64s<>+88(SB), Z4, Z4
+	MOVQ              DI, SI
+	SHRQ              $0x20, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         128(CX), K1, Y6
+	VCVTPS2PD         Y6, Z6
+	VMULPD            Z6, Z6, Z5
+	VMULPD            Z5, Z6, Z5
+	VMULPD.BCST       float64s<>+80(SB), Z5, Z5
+	VADDPD            Z5, Z6, Z5
+	VMULPD.BCST       float64s<>+88(SB), Z5, Z5
+	MOVQ              DI, SI
+	SHRQ              $0x28, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         160(CX), K1, Y7
+	VCVTPS2PD         Y7, Z7
+	VMULPD            Z7, Z7, Z6
+	VMULPD            Z6, Z7, Z6
+	VMULPD.BCST       float64s<>+80(SB), Z6, Z6
+	VADDPD            Z6, Z7, Z6
+	VMULPD.BCST       float64s<>+88(SB), Z6, Z6
+	VBROADCASTSD      float64s<>+48(SB), Z13
+	VANDNPD           Z1, Z13, Z7
+	VADDPD            Z7, Z7, Z7
+	VANDNPD           Z2, Z13, Z8
+	VADDPD            Z8, Z8, Z8
+	VANDNPD           Z3, Z13, Z9
+	VADDPD            Z9, Z9, Z9
+	VANDNPD           Z4, Z13, Z10
+	VADDPD            Z10, Z10, Z10
+	VANDNPD           Z5, Z13, Z11
+	VADDPD            Z11, Z11, Z11
+	VANDNPD           Z6, Z13, Z12
+	VADDPD            Z12, Z12, Z12
+	VBROADCASTSD      float64s<>+8(SB), Z25
+	VBROADCASTSD      float64s<>+0(SB), Z26
+	VMINPD            Z7, Z25, Z7
+	VMAXPD            Z7, Z26, Z7
+	VMULPD.BCST       float64s<>+16(SB), Z7, Z20
+	VADDPD.BCST       float64s<>+40(SB), Z20, Z20
+	VSUBPD.BCST       float64s<>+40(SB), Z20, Z19
+	VFNMADD231PD.BCST float64s<>+24(SB), Z19, Z7
+	VMULPD.BCST       float64s<>+32(SB), Z19, Z19
+	VSUBPD            Z19, Z7, Z7
+	VBROADCASTSD      float64s<>+96(SB), Z14
+	VMINPD            Z8, Z25, Z8
+	VMAXPD            Z8, Z26, Z8
+	VMULPD.BCST       float64s<>+16(SB), Z8, Z21
+	VADDPD.BCST       float64s<>+40(SB), Z21, Z21
+	VSUBPD.BCST       float64s<>+40(SB), Z21, Z19
+	VFNMADD231PD.BCST float64s<>+24(SB), Z19, Z8
+	VMULPD.BCST       float64s<>+32(SB), Z19, Z19
+	VSUBPD            Z19, Z8, Z8
+	VBROADCASTSD      float64s<>+96(SB), Z15
+	VMINPD            Z9, Z25, Z9
+	VMAXPD            Z9, Z26, Z9
+	VMULPD.BCST       float64s<>+16(SB), Z9, Z22
+	VADDPD.BCST       float64s<>+40(SB), Z22, Z22
+	VSUBPD.BCST       float64s<>+40(SB), Z22, Z19
+	VFNMADD231PD.BCST float64s<>+24(SB), Z19, Z9
+	VMULPD.BCST       float64s<>+32(SB), Z19, Z19
+	VSUBPD            Z19, Z9, Z9
+	VBROADCASTSD      float64s<>+96(SB), Z16
+	VMINPD            Z10, Z25, Z10
+	VMAXPD            Z10, Z26, Z10
+	VMULPD.BCST       float64s<>+16(SB), Z10, Z23
+	VADDPD.BCST       float64s<>+40(SB), Z23, Z23
+	VSUBPD.BCST       float64s<>+40(SB), Z23, Z19
+	VFNMADD231PD.BCST float64s<>+24(SB), Z19, Z10
+	VMULPD.BCST       float64s<>+32(SB), Z19, Z19
+	VSUBPD            Z19, Z10, Z10
+	VBROADCASTSD      float64s<>+96(SB), Z17
+	VMINPD            Z11, Z25, Z11
+	VMAXPD            Z11, Z26, Z11
+	VMULPD.BCST       float64s<>+16(SB), Z11, Z24
+	VADDPD.BCST       float64s<>+40(SB), Z24, Z24
+	VSUBPD.BCST       float64s<>+40(SB), Z24, Z19
+	VFNMADD231PD.BCST float64s<>+24(SB), Z19, Z11
+	VMULPD.BCST       float64s<>+32(SB), Z19, Z19
+	VSUBPD            Z19, Z11, Z11
+	VBROADCASTSD      float64s<>+96(SB), Z18
+	VMINPD            Z12, Z25, Z12
+	VMAXPD            Z12, Z26, Z12
+	VMULPD.BCST       float64s<>+16(SB), Z12, Z25
+	VADDPD.BCST       float64s<>+40(SB), Z25, Z25
+	VSUBPD.BCST       float64s<>+40(SB), Z25, Z19
+	VFNMADD231PD.BCST float64s<>+24(SB), Z19, Z12
+	VMULPD.BCST       float64s<>+32(SB), Z19, Z19
+	VSUBPD            Z19, Z12, Z12
+	VBROADCASTSD      float64s<>+96(SB), Z19
+	VMULPD            Z7, Z14, Z14
+	VADDPD.BCST       float64s<>+104(SB), Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD.BCST       float64s<>+104(SB), Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD.BCST       float64s<>+104(SB), Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD.BCST       float64s<>+104(SB), Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD.BCST       float64s<>+104(SB), Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD.BCST       float64s<>+104(SB), Z19, Z19
+	VMULPD            Z7, Z14, Z14
+	VADDPD.BCST       float64s<>+112(SB), Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD.BCST       float64s<>+112(SB), Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD.BCST       float64s<>+112(SB), Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD.BCST       float64s<>+112(SB), Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD.BCST       float64s<>+112(SB), Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD.BCST       float64s<>+112(SB), Z19, Z19
+	VMULPD            Z7, Z14, Z14
+	VADDPD.BCST       float64s<>+120(SB), Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD.BCST       float64s<>+120(SB), Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD.BCST       float64s<>+120(SB), Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD.BCST       float64s<>+120(SB), Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD.BCST       float64s<>+120(SB), Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD.BCST       float64s<>+120(SB), Z19, Z19
+	VMULPD            Z7, Z14, Z14
+	VADDPD.BCST       float64s<>+128(SB), Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD.BCST       float64s<>+128(SB), Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD.BCST       float64s<>+128(SB), Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD.BCST       float64s<>+128(SB), Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD.BCST       float64s<>+128(SB), Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD.BCST       float64s<>+128(SB), Z19, Z19
+	VMULPD            Z7, Z14, Z14
+	VADDPD.BCST       float64s<>+136(SB), Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD.BCST       float64s<>+136(SB), Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD.BCST       float64s<>+136(SB), Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD.BCST       float64s<>+136(SB), Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD.BCST       float64s<>+136(SB), Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD.BCST       float64s<>+136(SB), Z19, Z19
+	VMULPD            Z7, Z14, Z14
+	VADDPD.BCST       float64s<>+144(SB), Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD.BCST       float64s<>+144(SB), Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD.BCST       float64s<>+144(SB), Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD.BCST       float64s<>+144(SB), Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD.BCST       float64s<>+144(SB), Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD.BCST       float64s<>+144(SB), Z19, Z19
+	VMULPD            Z7, Z14, Z14
+	VADDPD.BCST       float64s<>+152(SB), Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD.BCST       float64s<>+152(SB), Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD.BCST       float64s<>+152(SB), Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD.BCST       float64s<>+152(SB), Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD.BCST       float64s<>+152(SB), Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD.BCST       float64s<>+152(SB), Z19, Z19
+	VMULPD            Z7, Z14, Z14
+	VADDPD.BCST       float64s<>+160(SB), Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD.BCST       float64s<>+160(SB), Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD.BCST       float64s<>+160(SB), Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD.BCST       float64s<>+160(SB), Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD.BCST       float64s<>+160(SB), Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD.BCST       float64s<>+160(SB), Z19, Z19
+	VMULPD            Z7, Z14, Z14
+	VADDPD.BCST       float64s<>+168(SB), Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD.BCST       float64s<>+168(SB), Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD.BCST       float64s<>+168(SB), Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD.BCST       float64s<>+168(SB), Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD.BCST       float64s<>+168(SB), Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD.BCST       float64s<>+168(SB), Z19, Z19
+	VMULPD            Z7, Z14, Z14
+	VADDPD.BCST       float64s<>+176(SB), Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD.BCST       float64s<>+176(SB), Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD.BCST       float64s<>+176(SB), Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD.BCST       float64s<>+176(SB), Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD.BCST       float64s<>+176(SB), Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD.BCST       float64s<>+176(SB), Z19, Z19
+	VMULPD            Z7, Z14, Z14
+	VADDPD.BCST       float64s<>+176(SB), Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD.BCST       float64s<>+176(SB), Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD.BCST       float64s<>+176(SB), Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD.BCST       float64s<>+176(SB), Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD.BCST       float64s<>+176(SB), Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD.BCST       float64s<>+176(SB), Z19, Z19
+	VPSLLQ            $0x34, Z20, Z20
+	VPADDQ            Z20, Z14, Z14
+	VPSLLQ            $0x34, Z21, Z21
+	VPADDQ            Z21, Z15, Z15
+	VPSLLQ            $0x34, Z22, Z22
+	VPADDQ            Z22, Z16, Z16
+	VPSLLQ            $0x34, Z23, Z23
+	VPADDQ            Z23, Z17, Z17
+	VPSLLQ            $0x34, Z24, Z24
+	VPADDQ            Z24, Z18, Z18
+	VPSLLQ            $0x34, Z25, Z25
+	VPADDQ            Z25, Z19, Z19
+	VBROADCASTSD      float64s<>+176(SB), Z7
+	VANDNPD           Z1, Z13, Z8
+	VADDPD            Z7, Z14, Z9
+	VSUBPD            Z7, Z14, Z14
+	VDIVPD            Z9, Z14, Z14
+	VCMPPD.BCST       $0x1e, float64s<>+56(SB), Z8, K1
+	VMOVAPD           Z7, K1, Z14
+	VPTERNLOGQ        $0xf8, Z13, Z1, Z14
+	VMULPD            Z1, Z1, Z9
+	VMULPD            Z9, Z1, Z9
+	VDIVPD.BCST       float64s<>+64(SB), Z9, Z9
+	VSUBPD            Z9, Z1, Z9
+	VCMPPD.BCST       $0x11, float64s<>+72(SB), Z8, K1
+	VMOVAPD           Z9, K1, Z14
+	VANDNPD           Z2, Z13, Z1
+	VADDPD            Z7, Z15, Z8
+	VSUBPD            Z7, Z15, Z15
+	VDIVPD            Z8, Z15, Z15
+	VCMPPD.BCST       $0x1e, float64s<>+56(SB), Z1, K1
+	VMOVAPD           Z7, K1, Z15
+	VPTERNLOGQ        $0xf8, Z13, Z2, Z15
+	VMULPD            Z2, Z2, Z8
+	VMULPD            Z8, Z2, Z8
+	VDIVPD.BCST       float64s<>+64(SB), Z8, Z8
+	VSUBPD            Z8, Z2, Z8
+	VCMPPD.BCST       $0x11, float64s<>+72(SB), Z1, K1
+	VMOVAPD           Z8, K1, Z15
+	VANDNPD           Z3, Z13, Z1
+	VADDPD            Z7, Z16, Z2
+	VSUBPD            Z7, Z16, Z16
+	VDIVPD            Z2, Z16, Z16
+	VCMPPD.BCST       $0x1e, float64s<>+56(SB), Z1, K1
+	VMOVAPD           Z7, K1, Z16
+	VPTERNLOGQ        $0xf8, Z13, Z3, Z16
+	VMULPD            Z3, Z3, Z2
+	VMULPD            Z2, Z3, Z2
+	VDIVPD.BCST       float64s<>+64(SB), Z2, Z2
+	VSUBPD            Z2, Z3, Z2
+	VCMPPD.BCST       $0x11, float64s<>+72(SB), Z1, K1
+	VMOVAPD           Z2, K1, Z16
+	VANDNPD           Z4, Z13, Z1
+	VADDPD            Z7, Z17, Z2
+	VSUBPD            Z7, Z17, Z17
+	VDIVPD            Z2, Z17, Z17
+	VCMPPD.BCST       $0x1e, float64s<>+56(SB), Z1, K1
+	VMOVAPD           Z7, K1, Z17
+	VPTERNLOGQ        $0xf8, Z13, Z4, Z17
+	VMULPD            Z4, Z4, Z2
+	VMULPD            Z2, Z4, Z2
+	VDIVPD.BCST       float64s<>+64(SB), Z2, Z2
+	VSUBPD            Z2, Z4, Z2
+	VCMPPD.BCST       $0x11, float64s<>+72(SB), Z1, K1
+	VMOVAPD           Z2, K1, Z17
+	VANDNPD           Z5, Z13, Z1
+	VADDPD            Z7, Z18, Z2
+	VSUBPD            Z7, Z18, Z18
+	VDIVPD            Z2, Z18, Z18
+	VCMPPD.BCST       $0x1e, float64s<>+56(SB), Z1, K1
+	VMOVAPD           Z7, K1, Z18
+	VPTERNLOGQ        $0xf8, Z13, Z5, Z18
+	VMULPD            Z5, Z5, Z2
+	VMULPD            Z2, Z5, Z2
+	VDIVPD.BCST       float64s<>+64(SB), Z2, Z2
+	VSUBPD            Z2, Z5, Z2
+	VCMPPD.BCST       $0x11, float64s<>+72(SB), Z1, K1
+	VMOVAPD           Z2, K1, Z18
+	VANDNPD           Z6, Z13, Z1
+	VADDPD            Z7, Z19, Z2
+	VSUBPD            Z7, Z19, Z19
+	VDIVPD            Z2, Z19, Z19
+	VCMPPD.BCST       $0x1e, float64s<>+56(SB), Z1, K1
+	VMOVAPD           Z7, K1, Z19
+	VPTERNLOGQ        $0xf8, Z13, Z6, Z19
+	VMULPD            Z6, Z6, Z2
+	VMULPD            Z2, Z6, Z2
+	VDIVPD.BCST       float64s<>+64(SB), Z2, Z2
+	VSUBPD            Z2, Z6, Z2
+	VCMPPD.BCST       $0x11, float64s<>+72(SB), Z1, K1
+	VMOVAPD           Z2, K1, Z19
+	MOVQ              DI, SI
+	SHRQ              $0x00, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         (CX), K1, Y1
+	VCVTPS2PD         Y1, Z1
+	VADDPD.BCST       float64s<>+176(SB), Z14, Z14
+	VMULPD.BCST       float64s<>+168(SB), Z1, Z1
+	VMULPD            Z14, Z1, Z14
+	MOVQ              DI, SI
+	SHRQ              $0x08, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         32(CX), K1, Y1
+	VCVTPS2PD         Y1, Z1
+	VADDPD.BCST       float64s<>+176(SB), Z15, Z15
+	VMULPD.BCST       float64s<>+168(SB), Z1, Z1
+	VMULPD            Z15, Z1, Z15
+	MOVQ              DI, SI
+	SHRQ              $0x10, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         64(CX), K1, Y1
+	VCVTPS2PD         Y1, Z1
+	VADDPD.BCST       float64s<>+176(SB), Z16, Z16
+	VMULPD.BCST       float64s<>+168(SB), Z1, Z1
+	VMULPD            Z16, Z1, Z16
+	MOVQ              DI, SI
+	SHRQ              $0x18, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         96(CX), K1, Y1
+	VCVTPS2PD         Y1, Z1
+	VADDPD.BCST       float64s<>+176(SB), Z17, Z17
+	VMULPD.BCST       float64s<>+168(SB), Z1, Z1
+	VMULPD            Z17, Z1, Z17
+	MOVQ              DI, SI
+	SHRQ              $0x20, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         128(CX), K1, Y1
+	VCVTPS2PD         Y1, Z1
+	VADDPD.BCST       float64s<>+176(SB), Z18, Z18
+	VMULPD.BCST       float64s<>+168(SB), Z1, Z1
+	VMULPD            Z18, Z1, Z18
+	MOVQ              DI, SI
+	SHRQ              $0x28, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         160(CX), K1, Y1
+	VCVTPS2PD         Y1, Z1
+	VADDPD.BCST       float64s<>+176(SB), Z19, Z19
+	VMULPD.BCST       float64s<>+168(SB), Z1, Z1
+	VMULPD            Z19, Z1, Z19
+	MOVQ              DI, SI
+	SHRQ              $0x00, SI
+	KMOVB             SI, K2
+	VCVTPD2PS         Z14, Y1
+	VCMPPS            $0x03, Y1, Y1, K1
+	VMOVAPS           Y0, K1, Y1
+	VMOVUPS           Y1, K2, (AX)
+	MOVQ              DI, SI
+	SHRQ              $0x08, SI
+	KMOVB             SI, K2
+	VCVTPD2PS         Z15, Y1
+	VCMPPS            $0x03, Y1, Y1, K1
+	VMOVAPS           Y0, K1, Y1
+	VMOVUPS           Y1, K2, 32(AX)
+	MOVQ              DI, SI
+	SHRQ              $0x10, SI
+	KMOVB             SI, K2
+	VCVTPD2PS         Z16, Y1
+	VCMPPS            $0x03, Y1, Y1, K1
+	VMOVAPS           Y0, K1, Y1
+	VMOVUPS           Y1, K2, 64(AX)
+	MOVQ              DI, SI
+	SHRQ              $0x18, SI
+	KMOVB             SI, K2
+	VCVTPD2PS         Z17, Y1
+	VCMPPS            $0x03, Y1, Y1, K1
+	VMOVAPS           Y0, K1, Y1
+	VMOVUPS           Y1, K2, 96(AX)
+	MOVQ              DI, SI
+	SHRQ              $0x20, SI
+	KMOVB             SI, K2
+	VCVTPD2PS         Z18, Y1
+	VCMPPS            $0x03, Y1, Y1, K1
+	VMOVAPS           Y0, K1, Y1
+	VMOVUPS           Y1, K2, 128(AX)
+	MOVQ              DI, SI
+	SHRQ              $0x28, SI
+	KMOVB             SI, K2
+	VCVTPD2PS         Z19, Y1
+	VCMPPS            $0x03, Y1, Y1, K1
+	VMOVAPS           Y0, K1, Y1
+	VMOVUPS           Y1, K2, 160(AX)
+	ADDQ              $0x000000c0, CX
+	ADDQ              $0x000000c0, AX
+	SUBQ              BX, DX
+	JG                geluTanhWide_loop
 	VZEROUPPER
 	RET
 
@@ -3596,396 +3578,390 @@ TEXT ·softCapWide(SB), NOSPLIT, $0-32
 	VCVTPS2PD    Y1, Z1
 
 softCapWide_loop:
-	MOVQ         DX, SI
-	CMPQ         SI, BX
-	CMOVQGT      BX, SI
-	MOVQ         $-1, DI
-	BZHIQ        SI, DI, DI
-	MOVQ         DI, SI
-	SHRQ         $0x00, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    (CX), K1, Y2
-	VCVTPS2PD    Y2, Z2
-	VDIVPD       Z1, Z2, Z2
-	MOVQ         DI, SI
-	SHRQ         $0x08, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    32(CX), K1, Y3
-	VCVTPS2PD    Y3, Z3
-	VDIVPD       Z1, Z3, Z3
-	MOVQ         DI, SI
-	SHRQ         $0x10, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    64(CX), K1, Y4
-	VCVTPS2PD    Y4, Z4
-	VDIVPD       Z1, Z4, Z4
-	MOVQ         DI, SI
-	SHRQ         $0x18, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    96(CX), K1, Y5
-	VCVTPS2PD    Y5, Z5
-	VDIVPD       Z1, Z5, Z5
-	MOVQ         DI, SI
-	SHRQ         $0x20, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    128(CX), K1, Y6
-	VCVTPS2PD    Y6, Z6
-	VDIVPD       Z1, Z6, Z6
-	MOVQ         DI, SI
-	SHRQ         $0x28, SI
-	KMOVB        SI, K1
-	VMOVUPS.Z    160(CX), K1, Y7
-	VCVTPS2PD    Y7, Z7
-	VDIVPD       Z1, Z7, Z7
-	VBROADCASTSD float64s<>+48(SB), Z14
-	VANDNPD      Z2, Z14, Z8
-	VADDPD       Z8, Z8, Z8
-	VANDNPD      Z3, Z14, Z9
-	VADDPD       Z9, Z9, Z9
-	VANDNPD      Z4, Z14, Z10
-	VADDPD       Z10, Z10, Z10
-	VANDNPD      Z5, Z14, Z11
-	VADDPD       Z11, Z11, Z11
-	VANDNPD      Z6, Z14, Z12
-	VADDPD       Z12, Z12, Z12
-	VANDNPD      Z7, Z14, Z13
-	VADDPD       Z13, Z13, Z13
-	VBROADCASTSD float64s<>+8(SB), Z26
-	VBROADCASTSD float64s<>+0(SB), Z27
-	VMINPD       Z8, Z26, Z8
-	VMAXPD       Z8, Z27, Z8
-	VMULPD.BCST  float64s<>+16(SB), Z8, Z21
-	VRNDSCALEPD  $0x08, Z21, Z21
-	VMULPD.BCST  float64s<>+24(SB), Z21, Z20
-	VSUBPD       Z20, Z8, Z8
-	VMULPD.BCST  float64s<>+32(SB), Z21, Z20
-	VSUBPD       Z20, Z8, Z8
-	VBROADCASTSD float64s<>+96(SB), Z15
-	VMINPD       Z9, Z26, Z9
-	VMAXPD       Z9, Z27, Z9
-	VMULPD.BCST  float64s<>+16(SB), Z9, Z22
-	VRNDSCALEPD  $0x08, Z22, Z22
-	VMULPD.BCST  float64s<>+24(SB), Z22, Z20
-	VSUBPD       Z20, Z9, Z9
-	VMULPD.BCST  float64s<>+32(SB), Z22, Z20
-	VSUBPD       Z20, Z9, Z9
-	VBROADCASTSD float64s<>+96(SB), Z16
-	VMINPD       Z10, Z26, Z10
-	VMAXPD       Z10, Z27, Z10
-	VMULPD.BCST  float64s<>+16(SB), Z10, Z23
-	VRNDSCALEPD  $0x08, Z23, Z23
-	VMULPD.BCST  float64s<>+24(SB), Z23, Z20
-	VSUBPD       Z20, Z10, Z10
-	VMULPD.BCST  float64s<>+32(SB), Z23, Z20
-	VSUBPD       Z20, Z10, Z10
-	VBROADCASTSD float64s<>+96(SB), Z17
-	VMINPD       Z11, Z26, Z11
-	VMAXPD       Z11, Z27, Z11
-	VMULPD.BCST  float64s<>+16(SB), Z11, Z24
-	VRNDSCALEPD  $0x08, Z24, Z24
-	VMULPD.BCST  float64s<>+24(SB), Z24, Z20
-	VSUBPD       Z20, Z11, Z11
-	VMULPD.BCST  float64s<>+32(SB), Z24, Z20
-	VSUBPD       Z20, Z11, Z11
-	VBROADCASTSD float64s<>+96(SB), Z18
-	VMINPD       Z12, Z26, Z12
-	VMAXPD       Z12, Z27, Z12
-	VMULPD.BCST  float64s<>+16(SB), Z12, Z25
-	VRNDSCALEPD  $0x08, Z25, Z25
-	VMULPD.BCST  float64s<>+24(SB), Z25, Z20
-	VSUBPD       Z20, Z12, Z12
-	VMULPD.BCST  float64s<>+32(SB), Z25, Z20
-	VSUBPD       Z20, Z12, Z12
-	VBROADCASTSD float64s<>+96(SB), Z19
-	VMINPD       Z13, Z26, Z13
-	VMAXPD       Z13, Z27, Z13
-	VMULPD.BCST  float64s<>+16(SB), Z13, Z26
-	VRNDSCALEPD  $0x08, Z26, Z26
-	VMULPD.BCST  float64s<>+24(SB), Z26, Z20
-	VSUBPD       Z20, Z13, Z13
-	VMULPD.BCST  float64s<>+32(SB), Z26, Z20
-	VSUBPD       Z20, Z13, Z13
-	VBROADCASTSD float64s<>+96(SB), Z20
-	VMULPD       Z8, Z15, Z15
-	VADDPD.BCST  float64s<>+104(SB), Z15, Z15
-	VMULPD       Z9, Z16, Z16
-	VADDPD.BCST  float64s<>+104(SB), Z16, Z16
-	VMULPD       Z10, Z17, Z17
-	VADDPD.BCST  float64s<>+104(SB), Z17, Z17
-	VMULPD       Z11, Z18, Z18
-	VADDPD.BCST  float64s<>+104(SB), Z18, Z18
-	VMULPD       Z12, Z19, Z19
-	VADDPD.BCST  float64s<>+104(SB), Z19, Z19
-	VMULPD       Z13, Z20, Z20
-	VADDPD.BCST  float64s<>+104(SB), Z20, Z20
-	VMULPD       Z8, Z15, Z15
-	VADDPD.BCST  float64s<>+112(SB), Z15, Z15
-	VMULPD       Z9, Z16, Z16
-	VADDPD.BCST  float64s<>+112(SB), Z16, Z16
-	VMULPD       Z10, Z17, Z17
-	VADDPD.BCST  float64s<>+112(SB), Z17, Z17
-	VMULPD       Z11, Z18, Z18
-	VADDPD.BCST  float64s<>+112(SB), Z18, Z18
-	VMULPD       Z12, Z19, Z19
-	VADDPD.BCST  float64s<>+112(SB), Z19, Z19
-	VMULPD       Z13, Z20, Z20
-	VADDPD.BCST  float64s<>+112(SB), Z20, Z20
-	VMULPD       Z8, Z15, Z15
-	VADDPD.BCST  float64s<>+120(SB), Z15, Z15
-	VMULPD       Z9, Z16, Z16
-	VADDPD.BCST  float64s<>+120(SB), Z16, Z16
-	VMULPD       Z10, Z17, Z17
-	VADDPD.BCST  float64s<>+120(SB), Z17, Z17
-	VMULPD       Z11, Z18, Z18
-	VADDPD.BCST  float64s<>+120(SB), Z18, Z18
-	VMULPD       Z12, Z19, Z19
-	VADDPD.BCST  float64s<>+120(SB), Z19, Z19
-	VMULPD       Z13, Z20, Z20
-	VADDPD.BCST  float64s<>+120(SB), Z20, Z20
-	VMULPD       Z8, Z15, Z15
-	VADDPD.BCST  float64s<>+128(SB), Z15, Z15
-	VMULPD       Z9, Z16, Z16
-	VADDPD.BCST  float64s<>+128(SB), Z16, Z16
-	VMULPD       Z10, Z17, Z17
-	VADDPD.BCST  float64s<>+128(SB), Z17, Z17
-	VMULPD       Z11, Z18, Z18
-	VADDPD.BCST  float64s<>+128(SB), Z18, Z18
-	VMULPD       Z12, Z19, Z19
-	VADDPD.BCST  float64s<>+128(SB), Z19, Z19
-	VMULPD       Z13, Z20, Z20
-	VADDPD.BCST  float64s<>+128(SB), Z20, Z20
-	VMULPD       Z8, Z15, Z15
-	VADDPD.BCST  float64s<>+136(SB), Z15, Z15
-	VMULPD       Z9, Z16, Z16
-	VADDPD.BCST  float64s<>+136(SB), Z16, Z16
-	VMULPD       Z10, Z17, Z17
-	VADDPD.BCST  float64s<>+136(SB), Z17, Z17
-	VMULPD       Z11, Z18, Z18
-	VADDPD.BCST  float64s<>+136(SB), Z18, Z18
-	VMULPD       Z12, Z19, Z19
-	VADDPD.BCST  float64s<>+136(SB), Z19, Z19
-	VMULPD       Z13, Z20, Z20
-	VADDPD.BCST  float64s<>+136(SB), Z20, Z20
-	VMULPD       Z8, Z15, Z15
-	VADDPD.BCST  float64s<>+144(SB), Z15, Z15
-	VMULPD       Z9, Z16, Z16
-	VADDPD.BCST  float64s<>+144(SB), Z16, Z16
-	VMULPD       Z10, Z17, Z17
-	VADDPD.BCST  float64s<>+144(SB), Z17, Z17
-	VMULPD       Z11, Z18, Z18
-	VADDPD.BCST  float64s<>+144(SB), Z18, Z18
-	VMULPD       Z12, Z19, Z19
-	VADDPD.BCST  float64s<>+144(SB), Z19, Z19
-	VMULPD       Z13, Z20, Z20
-	VADDPD.BCST  float64s<>+144(SB), Z20, Z20
-	VMULPD       Z8, Z15, Z15
-	VADDPD.BCST  float64s<>+152(SB), Z15, Z15
-	VMULPD       Z9, Z16, Z16
-	VADDPD.BCST  float64s<>+152(SB), Z16, Z16
-	VMULPD       Z10, Z17, Z17
-	VADDPD.BCST  float64s<>+152(SB), Z17, Z17
-	VMULPD       Z11, Z18, Z18
-	VADDPD.BCST  float64s<>+152(SB), Z18, Z18
-	VMULPD       Z12, Z19, Z19
-	VADDPD.BCST  float64s<>+152(SB), Z19, Z19
-	VMULPD       Z13, Z20, Z20
-	VADDPD.BCST  float64s<>+152(SB), Z20, Z20
-	VMULPD       Z8, Z15, Z15
-	VADDPD.BCST  float64s<>+160(SB), Z15, Z15
-	VMULPD       Z9, Z16, Z16
-	VADDPD.BCST  float64s<>+160(SB), Z16, Z16
-	VMULPD       Z10, Z17, Z17
-	VADDPD.BCST  float64s<>+160(SB), Z17, Z17
-	VMULPD       Z11, Z18, Z18
-	VADDPD.BCST  float64s<>+160(SB), Z18, Z18
-	VMULPD       Z12, Z19, Z19
-	VADDPD.BCST  float64s<>+160(SB), Z19, Z19
-	VMULPD       Z13, Z20, Z20
-	VADDPD.BCST  float64s<>+160(SB), Z20, Z20
-	VMULPD       Z8, Z15, Z15
-	VADDPD.BCST  float64s<>+168(SB), Z15, Z15
-	VMULPD       Z9, Z16, Z16
-	VADDPD.BCST  float64s<>+168(SB), Z16, Z16
-	VMULPD       Z10, Z17, Z17
-	VADDPD.BCST  float64s<>+168(SB), Z17, Z17
-	VMULPD       Z11, Z18, Z18
-	VADDPD.BCST  float64s<>+168(SB), Z18, Z18
-	VMULPD       Z12, Z19, Z19
-	VADDPD.BCST  float64s<>+168(SB), Z19, Z19
-	VMULPD       Z13, Z20, Z20
-	VADDPD.BCST  float64s<>+168(SB), Z20, Z20
-	VMULPD       Z8, Z15, Z15
-	VADDPD.BCST  float64s<>+176(SB), Z15, Z15
-	VMULPD       Z9, Z16, Z16
-	VADDPD.BCST  float64s<>+176(SB), Z16, Z16
-	VMULPD       Z10, Z17, Z17
-	VADDPD.BCST  float64s<>+176(SB), Z17, Z17
-	VMULPD       Z11, Z18, Z18
-	VADDPD.BCST  float64s<>+176(SB), Z18, Z18
-	VMULPD       Z12, Z19, Z19
-	VADDPD.BCST  float64s<>+176(SB), Z19, Z19
-	VMULPD       Z13, Z20, Z20
-	VADDPD.BCST  float64s<>+176(SB), Z20, Z20
-	VMULPD       Z8, Z15, Z15
-	VADDPD.BCST  float64s<>+176(SB), Z15, Z15
-	VMULPD       Z9, Z16, Z16
-	VADDPD.BCST  float64s<>+176(SB), Z16, Z16
-	VMULPD       Z10, Z17, Z17
-	VADDPD.BCST  float64s<>+176(SB), Z17, Z17
-	VMULPD       Z11, Z18, Z18
-	VADDPD.BCST  float64s<>+176(SB), Z18, Z18
-	VMULPD       Z12, Z19, Z19
-	VADDPD.BCST  float64s<>+176(SB), Z19, Z19
-	VMULPD       Z13, Z20, Z20
-	VADDPD.BCST  float64s<>+176(SB), Z20, Z20
-	VADDPD.BCST  float64s<>+40(SB), Z21, Z21
-	VPSLLQ       $0x34, Z21, Z21
-	VMULPD       Z21, Z15, Z15
-	VADDPD.BCST  float64s<>+40(SB), Z22, Z22
-	VPSLLQ       $0x34, Z22, Z22
-	VMULPD       Z22, Z16, Z16
-	VADDPD.BCST  float64s<>+40(SB), Z23, Z23
-	VPSLLQ       $0x34, Z23, Z23
-	VMULPD       Z23, Z17, Z17
-	VADDPD.BCST  float64s<>+40(SB), Z24, Z24
-	VPSLLQ       $0x34, Z24, Z24
-	VMULPD       Z24, Z18, Z18
-	VADDPD.BCST  float64s<>+40(SB), Z25, Z25
-	VPSLLQ       $0x34, Z25, Z25
-	VMULPD       Z25, Z19, Z19
-	VADDPD.BCST  float64s<>+40(SB), Z26, Z26
-	VPSLLQ       $0x34, Z26, Z26
-	VMULPD       Z26, Z20, Z20
-	VBROADCASTSD float64s<>+176(SB), Z8
-	VANDNPD      Z2, Z14, Z9
-	VADDPD       Z8, Z15, Z10
-	VSUBPD       Z8, Z15, Z15
-	VDIVPD       Z10, Z15, Z15
-	VCMPPD.BCST  $0x1e, float64s<>+56(SB), Z9, K1
-	VMOVAPD      Z8, K1, Z15
-	VPTERNLOGQ   $0xf8, Z14, Z2, Z15
-	VMULPD       Z2, Z2, Z10
-	VMULPD       Z10, Z2, Z10
-	VDIVPD.BCST  float64s<>+64(SB), Z10, Z10
-	VSUBPD       Z10, Z2, Z10
-	VCMPPD.BCST  $0x11, float64s<>+72(SB), Z9, K1
-	VMOVAPD      Z10, K1, Z15
-	VANDNPD      Z3, Z14, Z2
-	VADDPD       Z8, Z16, Z9
-	VSUBPD       Z8, Z16, Z16
-	VDIVPD       Z9, Z16, Z16
-	VCMPPD.BCST  $0x1e, float64s<>+56(SB), Z2, K1
-	VMOVAPD      Z8, K1, Z16
-	VPTERNLOGQ   $0xf8, Z14, Z3, Z16
-	VMULPD       Z3, Z3, Z9
-	VMULPD       Z9, Z3, Z9
-	VDIVPD.BCST  float64s<>+64(SB), Z9, Z9
-	VSUBPD       Z9, Z3, Z9
-	VCMPPD.BCST  $0x11, float64s<>+72(SB), Z2, K1
-	VMOVAPD      Z9, K1, Z16
-	VANDNPD      Z4, Z14, Z2
-	VADDPD       Z8, Z17, Z3
-	VSUBPD       Z8, Z17, Z17
-	VDIVPD       Z3, Z17, Z17
-	VCMPPD.BCST  $0x1e, float64s<>+56(SB), Z2, K1
-	VMOVAPD      Z8, K1, Z17
-	VPTERNLOGQ   $0xf8, Z14, Z4, Z17
-	VMULPD       Z4, Z4, Z3
-	VMULPD       Z3, Z4, Z3
-	VDIVPD.BCST  float64s<>+64(SB), Z3, Z3
-	VSUBPD       Z3, Z4, Z3
-	VCMPPD.BCST  $0x11, float64s<>+72(SB), Z2, K1
-	VMOVAPD      Z3, K1, Z17
-	VANDNPD      Z5, Z14, Z2
-	VADDPD       Z8, Z18, Z3
-	VSUBPD       Z8, Z18, Z18
-	VDIVPD       Z3, Z18, Z18
-	VCMPPD.BCST  $0x1e, float64s<>+56(SB), Z2, K1
-	VMOVAPD      Z8, K1, Z18
-	VPTERNLOGQ   $0xf8, Z14, Z5, Z18
-	VMULPD       Z5, Z5, Z3
-	VMULPD       Z3, Z5, Z3
-	VDIVPD.BCST  float64s<>+64(SB), Z3, Z3
-	VSUBPD       Z3, Z5, Z3
-	VCMPPD.BCST  $0x11, float64s<>+72(SB), Z2, K1
-	VMOVAPD      Z3, K1, Z18
-	VANDNPD      Z6, Z14, Z2
-	VADDPD       Z8, Z19, Z3
-	VSUBPD       Z8, Z19, Z19
-	VDIVPD       Z3, Z19, Z19
-	VCMPPD.BCST  $0x1e, float64s<>+56(SB), Z2, K1
-	VMOVAPD      Z8, K1, Z19
-	VPTERNLOGQ   $0xf8, Z14, Z6, Z19
-	VMULPD       Z6, Z6, Z3
-	VMULPD       Z3, Z6, Z3
-	VDIVPD.BCST  float64s<>+64(SB), Z3, Z3
-	VSUBPD       Z3, Z6, Z3
-	VCMPPD.BCST  $0x11, float64s<>+72(SB), Z2, K1
-	VMOVAPD      Z3, K1, Z19
-	VANDNPD      Z7, Z14, Z2
-	VADDPD       Z8, Z20, Z3
-	VSUBPD       Z8, Z20, Z20
-	VDIVPD       Z3, Z20, Z20
-	VCMPPD.BCST  $0x1e, float64s<>+56(SB), Z2, K1
-	VMOVAPD      Z8, K1, Z20
-	VPTERNLOGQ   $0xf8, Z14, Z7, Z20
-	VMULPD       Z7, Z7, Z3
-	VMULPD       Z3, Z7, Z3
-	VDIVPD.BCST  float64s<>+64(SB), Z3, Z3
-	VSUBPD       Z3, Z7, Z3
-	VCMPPD.BCST  $0x11, float64s<>+72(SB), Z2, K1
-	VMOVAPD      Z3, K1, Z20
-	VMULPD       Z15, Z1, Z15
-	VMULPD       Z16, Z1, Z16
-	VMULPD       Z17, Z1, Z17
-	VMULPD       Z18, Z1, Z18
-	VMULPD       Z19, Z1, Z19
-	VMULPD       Z20, Z1, Z20
-	MOVQ         DI, SI
-	SHRQ         $0x00, SI
-	KMOVB        SI, K2
-	VCVTPD2PS    Z15, Y2
-	VCMPPS       $0x03, Y2, Y2, K1
-	VMOVAPS      Y0, K1, Y2
-	VMOVUPS      Y2, K2, (AX)
-	MOVQ         DI, SI
-	SHRQ         $0x08, SI
-	KMOVB        SI, K2
-	VCVTPD2PS    Z16, Y2
-	VCMPPS       $0x03, Y2, Y2, K1
-	VMOVAPS      Y0, K1, Y2
-	VMOVUPS      Y2, K2, 32(AX)
-	MOVQ         DI, SI
-	SHRQ         $0x10, SI
-	KMOVB        SI, K2
-	VCVTPD2PS    Z17, Y2
-	VCMPPS       $0x03, Y2, Y2, K1
-	VMOVAPS      Y0, K1, Y2
-	VMOVUPS      Y2, K2, 64(AX)
-	MOVQ         DI, SI
-	SHRQ         $0x18, SI
-	KMOVB        SI, K2
-	VCVTPD2PS    Z18, Y2
-	VCMPPS       $0x03, Y2, Y2, K1
-	VMOVAPS      Y0, K1, Y2
-	VMOVUPS      Y2, K2, 96(AX)
-	MOVQ         DI, SI
-	SHRQ         $0x20, SI
-	KMOVB        SI, K2
-	VCVTPD2PS    Z19, Y2
-	VCMPPS       $0x03, Y2, Y2, K1
-	VMOVAPS      Y0, K1, Y2
-	VMOVUPS      Y2, K2, 128(AX)
-	MOVQ         DI, SI
-	SHRQ         $0x28, SI
-	KMOVB        SI, K2
-	VCVTPD2PS    Z20, Y2
-	VCMPPS       $0x03, Y2, Y2, K1
-	VMOVAPS      Y0, K1, Y2
-	VMOVUPS      Y2, K2, 160(AX)
-	ADDQ         $0x000000c0, CX
-	ADDQ         $0x000000c0, AX
-	SUBQ         BX, DX
-	JG           softCapWide_loop
+	MOVQ              DX, SI
+	CMPQ              SI, BX
+	CMOVQGT           BX, SI
+	MOVQ              $-1, DI
+	BZHIQ             SI, DI, DI
+	MOVQ              DI, SI
+	SHRQ              $0x00, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         (CX), K1, Y2
+	VCVTPS2PD         Y2, Z2
+	VDIVPD            Z1, Z2, Z2
+	MOVQ              DI, SI
+	SHRQ              $0x08, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         32(CX), K1, Y3
+	VCVTPS2PD         Y3, Z3
+	VDIVPD            Z1, Z3, Z3
+	MOVQ              DI, SI
+	SHRQ              $0x10, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         64(CX), K1, Y4
+	VCVTPS2PD         Y4, Z4
+	VDIVPD            Z1, Z4, Z4
+	MOVQ              DI, SI
+	SHRQ              $0x18, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         96(CX), K1, Y5
+	VCVTPS2PD         Y5, Z5
+	VDIVPD            Z1, Z5, Z5
+	MOVQ              DI, SI
+	SHRQ              $0x20, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         128(CX), K1, Y6
+	VCVTPS2PD         Y6, Z6
+	VDIVPD            Z1, Z6, Z6
+	MOVQ              DI, SI
+	SHRQ              $0x28, SI
+	KMOVB             SI, K1
+	VMOVUPS.Z         160(CX), K1, Y7
+	VCVTPS2PD         Y7, Z7
+	VDIVPD            Z1, Z7, Z7
+	VBROADCASTSD      float64s<>+48(SB), Z14
+	VANDNPD           Z2, Z14, Z8
+	VADDPD            Z8, Z8, Z8
+	VANDNPD           Z3, Z14, Z9
+	VADDPD            Z9, Z9, Z9
+	VANDNPD           Z4, Z14, Z10
+	VADDPD            Z10, Z10, Z10
+	VANDNPD           Z5, Z14, Z11
+	VADDPD            Z11, Z11, Z11
+	VANDNPD           Z6, Z14, Z12
+	VADDPD            Z12, Z12, Z12
+	VANDNPD           Z7, Z14, Z13
+	VADDPD            Z13, Z13, Z13
+	VBROADCASTSD      float64s<>+8(SB), Z26
+	VBROADCASTSD      float64s<>+0(SB), Z27
+	VMINPD            Z8, Z26, Z8
+	VMAXPD            Z8, Z27, Z8
+	VMULPD.BCST       float64s<>+16(SB), Z8, Z21
+	VADDPD.BCST       float64s<>+40(SB), Z21, Z21
+	VSUBPD.BCST       float64s<>+40(SB), Z21, Z20
+	VFNMADD231PD.BCST float64s<>+24(SB), Z20, Z8
+	VMULPD.BCST       float64s<>+32(SB), Z20, Z20
+	VSUBPD            Z20, Z8, Z8
+	VBROADCASTSD      float64s<>+96(SB), Z15
+	VMINPD            Z9, Z26, Z9
+	VMAXPD            Z9, Z27, Z9
+	VMULPD.BCST       float64s<>+16(SB), Z9, Z22
+	VADDPD.BCST       float64s<>+40(SB), Z22, Z22
+	VSUBPD.BCST       float64s<>+40(SB), Z22, Z20
+	VFNMADD231PD.BCST float64s<>+24(SB), Z20, Z9
+	VMULPD.BCST       float64s<>+32(SB), Z20, Z20
+	VSUBPD            Z20, Z9, Z9
+	VBROADCASTSD      float64s<>+96(SB), Z16
+	VMINPD            Z10, Z26, Z10
+	VMAXPD            Z10, Z27, Z10
+	VMULPD.BCST       float64s<>+16(SB), Z10, Z23
+	VADDPD.BCST       float64s<>+40(SB), Z23, Z23
+	VSUBPD.BCST       float64s<>+40(SB), Z23, Z20
+	VFNMADD231PD.BCST float64s<>+24(SB), Z20, Z10
+	VMULPD.BCST       float64s<>+32(SB), Z20, Z20
+	VSUBPD            Z20, Z10, Z10
+	VBROADCASTSD      float64s<>+96(SB), Z17
+	VMINPD            Z11, Z26, Z11
+	VMAXPD            Z11, Z27, Z11
+	VMULPD.BCST       float64s<>+16(SB), Z11, Z24
+	VADDPD.BCST       float64s<>+40(SB), Z24, Z24
+	VSUBPD.BCST       float64s<>+40(SB), Z24, Z20
+	VFNMADD231PD.BCST float64s<>+24(SB), Z20, Z11
+	VMULPD.BCST       float64s<>+32(SB), Z20, Z20
+	VSUBPD            Z20, Z11, Z11
+	VBROADCASTSD      float64s<>+96(SB), Z18
+	VMINPD            Z12, Z26, Z12
+	VMAXPD            Z12, Z27, Z12
+	VMULPD.BCST       float64s<>+16(SB), Z12, Z25
+	VADDPD.BCST       float64s<>+40(SB), Z25, Z25
+	VSUBPD.BCST       float64s<>+40(SB), Z25, Z20
+	VFNMADD231PD.BCST float64s<>+24(SB), Z20, Z12
+	VMULPD.BCST       float64s<>+32(SB), Z20, Z20
+	VSUBPD            Z20, Z12, Z12
+	VBROADCASTSD      float64s<>+96(SB), Z19
+	VMINPD            Z13, Z26, Z13
+	VMAXPD            Z13, Z27, Z13
+	VMULPD.BCST       float64s<>+16(SB), Z13, Z26
+	VADDPD.BCST       float64s<>+40(SB), Z26, Z26
+	VSUBPD.BCST       float64s<>+40(SB), Z26, Z20
+	VFNMADD231PD.BCST float64s<>+24(SB), Z20, Z13
+	VMULPD.BCST       float64s<>+32(SB), Z20, Z20
+	VSUBPD            Z20, Z13, Z13
+	VBROADCASTSD      float64s<>+96(SB), Z20
+	VMULPD            Z8, Z15, Z15
+	VADDPD.BCST       float64s<>+104(SB), Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD.BCST       float64s<>+104(SB), Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD.BCST       float64s<>+104(SB), Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD.BCST       float64s<>+104(SB), Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD.BCST       float64s<>+104(SB), Z19, Z19
+	VMULPD            Z13, Z20, Z20
+	VADDPD.BCST       float64s<>+104(SB), Z20, Z20
+	VMULPD            Z8, Z15, Z15
+	VADDPD.BCST       float64s<>+112(SB), Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD.BCST       float64s<>+112(SB), Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD.BCST       float64s<>+112(SB), Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD.BCST       float64s<>+112(SB), Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD.BCST       float64s<>+112(SB), Z19, Z19
+	VMULPD            Z13, Z20, Z20
+	VADDPD.BCST       float64s<>+112(SB), Z20, Z20
+	VMULPD            Z8, Z15, Z15
+	VADDPD.BCST       float64s<>+120(SB), Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD.BCST       float64s<>+120(SB), Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD.BCST       float64s<>+120(SB), Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD.BCST       float64s<>+120(SB), Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD.BCST       float64s<>+120(SB), Z19, Z19
+	VMULPD            Z13, Z20, Z20
+	VADDPD.BCST       float64s<>+120(SB), Z20, Z20
+	VMULPD            Z8, Z15, Z15
+	VADDPD.BCST       float64s<>+128(SB), Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD.BCST       float64s<>+128(SB), Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD.BCST       float64s<>+128(SB), Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD.BCST       float64s<>+128(SB), Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD.BCST       float64s<>+128(SB), Z19, Z19
+	VMULPD            Z13, Z20, Z20
+	VADDPD.BCST       float64s<>+128(SB), Z20, Z20
+	VMULPD            Z8, Z15, Z15
+	VADDPD.BCST       float64s<>+136(SB), Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD.BCST       float64s<>+136(SB), Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD.BCST       float64s<>+136(SB), Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD.BCST       float64s<>+136(SB), Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD.BCST       float64s<>+136(SB), Z19, Z19
+	VMULPD            Z13, Z20, Z20
+	VADDPD.BCST       float64s<>+136(SB), Z20, Z20
+	VMULPD            Z8, Z15, Z15
+	VADDPD.BCST       float64s<>+144(SB), Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD.BCST       float64s<>+144(SB), Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD.BCST       float64s<>+144(SB), Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD.BCST       float64s<>+144(SB), Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD.BCST       float64s<>+144(SB), Z19, Z19
+	VMULPD            Z13, Z20, Z20
+	VADDPD.BCST       float64s<>+144(SB), Z20, Z20
+	VMULPD            Z8, Z15, Z15
+	VADDPD.BCST       float64s<>+152(SB), Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD.BCST       float64s<>+152(SB), Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD.BCST       float64s<>+152(SB), Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD.BCST       float64s<>+152(SB), Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD.BCST       float64s<>+152(SB), Z19, Z19
+	VMULPD            Z13, Z20, Z20
+	VADDPD.BCST       float64s<>+152(SB), Z20, Z20
+	VMULPD            Z8, Z15, Z15
+	VADDPD.BCST       float64s<>+160(SB), Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD.BCST       float64s<>+160(SB), Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD.BCST       float64s<>+160(SB), Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD.BCST       float64s<>+160(SB), Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD.BCST       float64s<>+160(SB), Z19, Z19
+	VMULPD            Z13, Z20, Z20
+	VADDPD.BCST       float64s<>+160(SB), Z20, Z20
+	VMULPD            Z8, Z15, Z15
+	VADDPD.BCST       float64s<>+168(SB), Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD.BCST       float64s<>+168(SB), Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD.BCST       float64s<>+168(SB), Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD.BCST       float64s<>+168(SB), Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD.BCST       float64s<>+168(SB), Z19, Z19
+	VMULPD            Z13, Z20, Z20
+	VADDPD.BCST       float64s<>+168(SB), Z20, Z20
+	VMULPD            Z8, Z15, Z15
+	VADDPD.BCST       float64s<>+176(SB), Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD.BCST       float64s<>+176(SB), Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD.BCST       float64s<>+176(SB), Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD.BCST       float64s<>+176(SB), Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD.BCST       float64s<>+176(SB), Z19, Z19
+	VMULPD            Z13, Z20, Z20
+	VADDPD.BCST       float64s<>+176(SB), Z20, Z20
+	VMULPD            Z8, Z15, Z15
+	VADDPD.BCST       float64s<>+176(SB), Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD.BCST       float64s<>+176(SB), Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD.BCST       float64s<>+176(SB), Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD.BCST       float64s<>+176(SB), Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD.BCST       float64s<>+176(SB), Z19, Z19
+	VMULPD            Z13, Z20, Z20
+	VADDPD.BCST       float64s<>+176(SB), Z20, Z20
+	VPSLLQ            $0x34, Z21, Z21
+	VPADDQ            Z21, Z15, Z15
+	VPSLLQ            $0x34, Z22, Z22
+	VPADDQ            Z22, Z16, Z16
+	VPSLLQ            $0x34, Z23, Z23
+	VPADDQ            Z23, Z17, Z17
+	VPSLLQ            $0x34, Z24, Z24
+	VPADDQ            Z24, Z18, Z18
+	VPSLLQ            $0x34, Z25, Z25
+	VPADDQ            Z25, Z19, Z19
+	VPSLLQ            $0x34, Z26, Z26
+	VPADDQ            Z26, Z20, Z20
+	VBROADCASTSD      float64s<>+176(SB), Z8
+	VANDNPD           Z2, Z14, Z9
+	VADDPD            Z8, Z15, Z10
+	VSUBPD            Z8, Z15, Z15
+	VDIVPD            Z10, Z15, Z15
+	VCMPPD.BCST       $0x1e, float64s<>+56(SB), Z9, K1
+	VMOVAPD           Z8, K1, Z15
+	VPTERNLOGQ        $0xf8, Z14, Z2, Z15
+	VMULPD            Z2, Z2, Z10
+	VMULPD            Z10, Z2, Z10
+	VDIVPD.BCST       float64s<>+64(SB), Z10, Z10
+	VSUBPD            Z10, Z2, Z10
+	VCMPPD.BCST       $0x11, float64s<>+72(SB), Z9, K1
+	VMOVAPD           Z10, K1, Z15
+	VANDNPD           Z3, Z14, Z2
+	VADDPD            Z8, Z16, Z9
+	VSUBPD            Z8, Z16, Z16
+	VDIVPD            Z9, Z16, Z16
+	VCMPPD.BCST       $0x1e, float64s<>+56(SB), Z2, K1
+	VMOVAPD           Z8, K1, Z16
+	VPTERNLOGQ        $0xf8, Z14, Z3, Z16
+	VMULPD            Z3, Z3, Z9
+	VMULPD            Z9, Z3, Z9
+	VDIVPD.BCST       float64s<>+64(SB), Z9, Z9
+	VSUBPD            Z9, Z3, Z9
+	VCMPPD.BCST       $0x11, float64s<>+72(SB), Z2, K1
+	VMOVAPD           Z9, K1, Z16
+	VANDNPD           Z4, Z14, Z2
+	VADDPD            Z8, Z17, Z3
+	VSUBPD            Z8, Z17, Z17
+	VDIVPD            Z3, Z17, Z17
+	VCMPPD.BCST       $0x1e, float64s<>+56(SB), Z2, K1
+	VMOVAPD           Z8, K1, Z17
+	VPTERNLOGQ        $0xf8, Z14, Z4, Z17
+	VMULPD            Z4, Z4, Z3
+	VMULPD            Z3, Z4, Z3
+	VDIVPD.BCST       float64s<>+64(SB), Z3, Z3
+	VSUBPD            Z3, Z4, Z3
+	VCMPPD.BCST       $0x11, float64s<>+72(SB), Z2, K1
+	VMOVAPD           Z3, K1, Z17
+	VANDNPD           Z5, Z14, Z2
+	VADDPD            Z8, Z18, Z3
+	VSUBPD            Z8, Z18, Z18
+	VDIVPD            Z3, Z18, Z18
+	VCMPPD.BCST       $0x1e, float64s<>+56(SB), Z2, K1
+	VMOVAPD           Z8, K1, Z18
+	VPTERNLOGQ        $0xf8, Z14, Z5, Z18
+	VMULPD            Z5, Z5, Z3
+	VMULPD            Z3, Z5, Z3
+	VDIVPD.BCST       float64s<>+64(SB), Z3, Z3
+	VSUBPD            Z3, Z5, Z3
+	VCMPPD.BCST       $0x11, float64s<>+72(SB), Z2, K1
+	VMOVAPD           Z3, K1, Z18
+	VANDNPD           Z6, Z14, Z2
+	VADDPD            Z8, Z19, Z3
+	VSUBPD            Z8, Z19, Z19
+	VDIVPD            Z3, Z19, Z19
+	VCMPPD.BCST       $0x1e, float64s<>+56(SB), Z2, K1
+	VMOVAPD           Z8, K1, Z19
+	VPTERNLOGQ        $0xf8, Z14, Z6, Z19
+	VMULPD            Z6, Z6, Z3
+	VMULPD            Z3, Z6, Z3
+	VDIVPD.BCST       float64s<>+64(SB), Z3, Z3
+	VSUBPD            Z3, Z6, Z3
+	VCMPPD.BCST       $0x11, float64s<>+72(SB), Z2, K1
+	VMOVAPD           Z3, K1, Z19
+	VANDNPD           Z7, Z14, Z2
+	VADDPD            Z8, Z20, Z3
+	VSUBPD            Z8, Z20, Z20
+	VDIVPD            Z3, Z20, Z20
+	VCMPPD.BCST       $0x1e, float64s<>+56(SB), Z2, K1
+	VMOVAPD           Z8, K1, Z20
+	VPTERNLOGQ        $0xf8, Z14, Z7, Z20
+	VMULPD            Z7, Z7, Z3
+	VMULPD            Z3, Z7, Z3
+	VDIVPD.BCST       float64s<>+64(SB), Z3, Z3
+	VSUBPD            Z3, Z7, Z3
+	VCMPPD.BCST       $0x11, float64s<>+72(SB), Z2, K1
+	VMOVAPD           Z3, K1, Z20
+	VMULPD            Z15, Z1, Z15
+	VMULPD            Z16, Z1, Z16
+	VMULPD            Z17, Z1, Z17
+	VMULPD            Z18, Z1, Z18
+	VMULPD            Z19, Z1, Z19
+	VMULPD            Z20, Z1, Z20
+	MOVQ              DI, SI
+	SHRQ              $0x00, SI
+	KMOVB             SI, K2
+	VCVTPD2PS         Z15, Y2
+	VCMPPS            $0x03, Y2, Y2, K1
+	VMOVAPS           Y0, K1, Y2
+	VMOVUPS           Y2, K2, (AX)
+	MOVQ              DI, SI
+	SHRQ              $0x08, SI
+	KMOVB             SI, K2
+	VCVTPD2PS         Z16, Y2
+	VCMPPS            $0x03, Y2, Y2, K1
+	VMOVAPS           Y0, K1, Y2
+	VMOVUPS           Y2, K2, 32(AX)
+	MOVQ              DI, SI
+	SHRQ              $0x10, SI
+	KMOVB             SI, K2
+	VCVTPD2PS         Z17, Y2
+	VCMPPS            $0x03, Y2, Y2, K1
+	VMOVAPS           Y0, K1, Y2
+	VMOVUPS           Y2, K2, 64(AX)
+	MOVQ              DI, SI
+	SHRQ              $0x18, SI
+	KMOVB             SI, K2
+	VCVTPD2PS         Z18, Y2
+	VCMPPS            $0x03, Y2, Y2, K1
+	VMOVAPS           Y0, K1, Y2
+	VMOVUPS           Y2, K2, 96(AX)
+	MOVQ              DI, SI
+	SHRQ              $0x20, SI
+	KMOVB             SI, K2
+	VCVTPD2PS         Z19, Y2
+	VCMPPS            $0x03, Y2, Y2, K1
+	VMOVAPS           Y0, K1, Y2
+	VMOVUPS           Y2, K2, 128(AX)
+	MOVQ              DI, SI
+	SHRQ              $0x28, SI
+	KMOVB             SI, K2
+	VCVTPD2PS         Z20, Y2
+	VCMPPS            $0x03, Y2, Y2, K1
+	VMOVAPS           Y0, K1, Y2
+	VMOVUPS           Y2, K2, 160(AX)
+	ADDQ              $0x000000c0, CX
+	ADDQ              $0x000000c0, AX
+	SUBQ              BX, DX
+	JG                softCapWide_loop
 	VZEROUPPER
 	RET

@@ -142,55 +142,50 @@ func BenchmarkTiles(b *testing.B) {
 	}
 }
 
-// The cache of BenchmarkKeys and BenchmarkValues: 2 KV heads of 64, as in Qwen2.5-0.5B.
+// The cache of BenchmarkKeys and BenchmarkValues, and some numbers of query heads to each of its KV heads. Qwen2.5-0.5B has 2 of 64 with 7 each,
+// SmolLM2-135M 3 of 64 with 3 each.
 const (
-	kvHeads, headDim = 2, 64
+	kvHeads, headDim = 3, 64
 	kvWidth          = kvHeads * headDim
 	benchKeys        = 4096 // positions
 )
 
-// BenchmarkKeys multiplies one token's queries by a long cache of keys, for some query heads to a KV head.
+var benchGroups = []int{1, 2, 3, 4, 7}
+
+// BenchmarkKeys multiplies one token's queries by a long cache of keys.
 func BenchmarkKeys(b *testing.B) {
 	data := coldData(num.Float32)
-	for _, group := range []int{1, 3, 7} {
-		q, y := make([]float32, kvHeads*group*headDim), make([]float32, group*benchKeys)
+	for _, group := range benchGroups {
+		q, y := make([]float32, group*kvWidth), make([]float32, kvHeads*group*benchKeys)
 		fill(rand.New(rand.NewPCG(6, 10)), 0, q)
 		for _, s := range Sets() {
 			b.Run(fmt.Sprintf("%d heads/%s", group, s.Name), func(b *testing.B) {
-				const block = 512 // as the backend's
-				var temp Temp
 				cold(b, data, benchKeys*kvWidth*4, func(at int) {
-					for j := 0; j < benchKeys; j += block {
-						n := min(block, benchKeys-j)
-						s.Fetch(data[at+4*j*kvWidth:], 4*kvWidth, n, 4*kvWidth)
-						for kv := range kvHeads {
-							w := Matrix{Data: data[at+4*(j*kvWidth+kv*headDim):], Rows: n, Cols: headDim, Stride: 4 * kvWidth}
-							s.Product(&temp, Floats{y[j:], benchKeys}, Floats{q[kv*group*headDim:], headDim}, group, w)
-						}
-					}
+					k := Matrix{Data: data[at:], Rows: benchKeys, Cols: kvWidth, Stride: 4 * kvWidth}
+					s.Scores(Floats{y, benchKeys}, q, k, kvHeads, group, headDim, 0.125)
 				})
 			})
 		}
 	}
 }
 
-// BenchmarkValues sums a long cache of values with the weights of one token, for some query heads to a KV head.
+// BenchmarkValues sums a long cache of values with the weights of one token.
 func BenchmarkValues(b *testing.B) {
 	data := coldData(num.Float32)
 	p := make([]float32, benchKeys)
 	fill(rand.New(rand.NewPCG(6, 11)), 0, p)
-	for _, group := range []int{1, 3, 7} {
-		part := make([]float32, lanes*headDim*kvHeads*group)
+	for _, group := range benchGroups {
+		part := make([]float32, lanes*group*kvWidth)
 		for _, s := range Sets() {
 			b.Run(fmt.Sprintf("%d heads/%s", group, s.Name), func(b *testing.B) {
-				const block = 512 // as the backend's
+				const block = 256 // as the backend's
 				cold(b, data, benchKeys*kvWidth*4, func(at int) {
-					v := Floats{FloatsOf(data[at:][:4*benchKeys*kvWidth]), kvWidth}
 					for j := 0; j < benchKeys; j += block {
-						s.Fetch(data[at+4*j*kvWidth:], 4*kvWidth, block, 4*kvWidth)
+						v := data[at+4*j*kvWidth:]
+						s.Fetch(v, 4*kvWidth, block, 4*kvWidth)
 						for h := range kvHeads {
-							head := Floats{v.Data[j*kvWidth+h*headDim:], kvWidth}
-							s.Weigh(part[h*group*lanes*headDim:], Floats{p[j:], 0}, group, head, block, headDim, j == 0)
+							sums := Floats{part[h*group*lanes*headDim:], lanes * headDim}
+							s.Weigh(sums, Floats{p[j:], 0}, group, Floats{FloatsOf(v[4*h*headDim:]), kvWidth}, block, headDim, 0, lanes, block)
 						}
 					}
 				})

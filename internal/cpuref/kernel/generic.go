@@ -15,6 +15,7 @@ var generic = &Set{
 	dotRows:     byType(genericRows),
 	tilers:      []tiler{{4, 3, byType(genericTile), genericTileInt8}},
 	int8:        genericInt8,
+	scoreKeys:   genericScoreKeys,
 	weightedSum: genericWeightedSum,
 	weigh:       []weigher{{1, lanes, genericWeigh}},
 	read:        genericRead,
@@ -150,6 +151,19 @@ func genericTile(d num.DType) dotTileFunc {
 	}
 }
 
+func genericScoreKeys(k *float32, gap, far int, q *float32, heads, group, dim int, scale float32, y *float32, ldy, skip, n int) {
+	for i := range n {
+		for h := range heads * group {
+			var l [4][lanes]float32
+			key := (*byte)(unsafe.Pointer(move(k, i*(4*heads*dim+gap)+h/group*4*dim)))
+			dots(l[:], strided[float32]{move(q, 4*h*dim), 0, 1}, num.Float32, strided[byte]{key, far, 4}, strided[float32]{}, dim)
+			for r := range l {
+				*move(y, h*ldy+r*skip+4*i) = stored(float32(tree(&l[r]) * scale))
+			}
+		}
+	}
+}
+
 func genericWeightedSum(v *float32, ldv int, p *float32, n int, y *float32, d int, kept *float32, mode int) {
 	weights := unsafe.Slice(p, n)
 	for i := range d {
@@ -177,8 +191,15 @@ func genericWeightedSum(v *float32, ldv int, p *float32, n int, y *float32, d in
 	}
 }
 
-func genericWeigh(v *float32, ldv int, p *float32, _, n int, kept *float32, _, d int) {
-	genericWeightedSum(v, ldv, p, n, nil, d, kept, modeContinue|modeLeave)
+func genericWeigh(v *float32, ldv int, p *float32, _, n int, kept *float32, _, d, count, _ int) {
+	for i := range d {
+		for lane := range count {
+			l := move(kept, 4*(i/8*64+lane*8+i%8))
+			for j := lane; j < n; j += lanes {
+				*l = float32(plus(float64(*move(p, 4*j))*float64(*move(v, j*ldv+4*i)), float64(*l)))
+			}
+		}
+	}
 }
 
 func genericRead(p *byte, stride, n int, sum *float32) {

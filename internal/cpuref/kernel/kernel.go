@@ -48,13 +48,19 @@ type tiler struct {
 	int8          tileInt8Func
 }
 
+// scoreKeysFunc multiplies the queries of one token by 4·n rows of keys: y[h·ldy + r·skip + 4·i] = dot(q[h·dim], k[row + h/group·dim]) · scale
+// for h < heads·group, r < 4, i < n. A row has a key of dim elements, a multiple of 8, for each of the heads; row i begins gap bytes after
+// the end of the one before it, and each four are far apart. gap, far, ldy and skip are bytes.
+type scoreKeysFunc func(k *float32, gap, far int, q *float32, heads, group, dim int, scale float32, y *float32, ldy, skip, n int)
+
 // weightedSumFunc sums n rows of d floats with weights: y[i] = Σⱼ p[j]·v[j·ldv + i], with the lanes by j. ldv is bytes. d is
 // a positive multiple of 8, and n one of 8 if the mode is to leave the lanes, of which there are 8·d in the order [d/8, 8, 8].
 type weightedSumFunc func(v *float32, ldv int, p *float32, n int, y *float32, d int, lanes *float32, mode int)
 
-// weighFunc adds n rows of d floats to the lanes of several weighted sums, those of sum s with weights from p[s·ldp] on to lanes[s·ldl], which are as
-// weightedSumFunc leaves them. n is a positive multiple of 8, d one of the columns that the function does at once. ldv, ldp and ldl are bytes.
-type weighFunc func(v *float32, ldv int, p *float32, ldp, n int, lanes *float32, ldl, d int)
+// weighFunc adds n rows of d floats to count of the lanes of several weighted sums, those of sum s with weights from p[s·ldp] on to lanes[s·ldl], which are as
+// weightedSumFunc leaves them. n is a positive multiple of 8, d one of the columns that the function does at once. ldv, ldp and ldl are bytes,
+// as is ahead: what lies so far after the values is moved towards the core, as much of it as memory may give meanwhile.
+type weighFunc func(v *float32, ldv int, p *float32, ldp, n int, lanes *float32, ldl, d, count, ahead int)
 
 // weigher is a weighFunc with what it does at once.
 type weigher struct {
@@ -87,6 +93,7 @@ type Set struct {
 	dotRows     [num.NumDTypes]dotRowsFunc
 	tilers      []tiler // the largest first
 	int8        int8Funcs
+	scoreKeys   scoreKeysFunc
 	weightedSum weightedSumFunc
 	weigh       []weigher // those of the most sums first; the last does one, eight columns
 	read        readFunc

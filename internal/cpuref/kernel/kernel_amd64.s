@@ -94,9 +94,15 @@ dotRowsF32_short_test:
 	JMP     dotRowsF32_next
 
 dotRowsF32_reduce:
-	VHADDPS      Y1, Y0, Y0
-	VHADDPS      Y3, Y2, Y2
-	VHADDPS      Y2, Y0, Y0
+	VSHUFPS      $0xdd, Y1, Y0, Y4
+	VSHUFPS      $0x88, Y1, Y0, Y0
+	VADDPS       Y4, Y0, Y0
+	VSHUFPS      $0xdd, Y3, Y2, Y1
+	VSHUFPS      $0x88, Y3, Y2, Y2
+	VADDPS       Y1, Y2, Y2
+	VSHUFPS      $0xdd, Y2, Y0, Y1
+	VSHUFPS      $0x88, Y2, Y0, Y0
+	VADDPS       Y1, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X1, X0, X0
 	VBROADCASTSS storedNaN<>+0(SB), X2
@@ -232,9 +238,15 @@ dotRowsF16_short_test:
 	JMP     dotRowsF16_next
 
 dotRowsF16_reduce:
-	VHADDPS      Y1, Y0, Y0
-	VHADDPS      Y3, Y2, Y2
-	VHADDPS      Y2, Y0, Y0
+	VSHUFPS      $0xdd, Y1, Y0, Y4
+	VSHUFPS      $0x88, Y1, Y0, Y0
+	VADDPS       Y4, Y0, Y0
+	VSHUFPS      $0xdd, Y3, Y2, Y1
+	VSHUFPS      $0x88, Y3, Y2, Y2
+	VADDPS       Y1, Y2, Y2
+	VSHUFPS      $0xdd, Y2, Y0, Y1
+	VSHUFPS      $0x88, Y2, Y0, Y0
+	VADDPS       Y1, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X1, X0, X0
 	VBROADCASTSS storedNaN<>+0(SB), X2
@@ -390,9 +402,15 @@ dotRowsBF16_short_test:
 	JMP     dotRowsBF16_next
 
 dotRowsBF16_reduce:
-	VHADDPS      Y1, Y0, Y0
-	VHADDPS      Y3, Y2, Y2
-	VHADDPS      Y2, Y0, Y0
+	VSHUFPS      $0xdd, Y1, Y0, Y4
+	VSHUFPS      $0x88, Y1, Y0, Y0
+	VADDPS       Y4, Y0, Y0
+	VSHUFPS      $0xdd, Y3, Y2, Y1
+	VSHUFPS      $0x88, Y3, Y2, Y2
+	VADDPS       Y1, Y2, Y2
+	VSHUFPS      $0xdd, Y2, Y0, Y1
+	VSHUFPS      $0x88, Y2, Y0, Y0
+	VADDPS       Y1, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X1, X0, X0
 	VBROADCASTSS storedNaN<>+0(SB), X2
@@ -579,9 +597,15 @@ dotRowsI8_short_test:
 	JMP     dotRowsI8_next
 
 dotRowsI8_reduce:
-	VHADDPS      Y1, Y0, Y0
-	VHADDPS      Y3, Y2, Y2
-	VHADDPS      Y2, Y0, Y0
+	VSHUFPS      $0xdd, Y1, Y0, Y4
+	VSHUFPS      $0x88, Y1, Y0, Y0
+	VADDPS       Y4, Y0, Y0
+	VSHUFPS      $0xdd, Y3, Y2, Y1
+	VSHUFPS      $0x88, Y3, Y2, Y2
+	VADDPS       Y1, Y2, Y2
+	VSHUFPS      $0xdd, Y2, Y0, Y1
+	VSHUFPS      $0x88, Y2, Y0, Y0
+	VADDPS       Y1, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X1, X0, X0
 	VBROADCASTSS storedNaN<>+0(SB), X2
@@ -793,9 +817,15 @@ dotTileF32_short_test:
 dotTileF32_reduce:
 	MOVQ         y+48(FP), SI
 	MOVQ         ldy+56(FP), R10
-	VHADDPS      Y1, Y0, Y0
-	VHADDPS      Y2, Y2, Y2
-	VHADDPS      Y2, Y0, Y0
+	VSHUFPS      $0xdd, Y1, Y0, Y12
+	VSHUFPS      $0x88, Y1, Y0, Y0
+	VADDPS       Y12, Y0, Y0
+	VSHUFPS      $0xdd, Y2, Y2, Y1
+	VSHUFPS      $0x88, Y2, Y2, Y2
+	VADDPS       Y1, Y2, Y2
+	VSHUFPS      $0xdd, Y2, Y0, Y1
+	VSHUFPS      $0x88, Y2, Y0, Y0
+	VADDPS       Y1, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X1, X0, X0
 	VBROADCASTSS storedNaN<>+0(SB), X2
@@ -804,9 +834,15 @@ dotTileF32_reduce:
 	VMOVLPS      X0, (SI)
 	VEXTRACTPS   $0x02, X0, 8(SI)
 	ADDQ         R10, SI
-	VHADDPS      Y4, Y3, Y3
-	VHADDPS      Y5, Y5, Y5
-	VHADDPS      Y5, Y3, Y3
+	VSHUFPS      $0xdd, Y4, Y3, Y0
+	VSHUFPS      $0x88, Y4, Y3, Y3
+	VADDPS       Y0, Y3, Y3
+	VSHUFPS      $0xdd, Y5, Y5, Y0
+	VSHUFPS      $0x88, Y5, Y5, Y5
+	VADDPS       Y0, Y5, Y5
+	VSHUFPS      $0xdd, Y5, Y3, Y0
+	VSHUFPS      $0x88, Y5, Y3, Y3
+	VADDPS       Y0, Y3, Y3
 	VEXTRACTF128 $0x01, Y3, X0
 	VADDPS       X0, X3, X3
 	VBROADCASTSS storedNaN<>+0(SB), X1
@@ -815,9 +851,15 @@ dotTileF32_reduce:
 	VMOVLPS      X3, (SI)
 	VEXTRACTPS   $0x02, X3, 8(SI)
 	ADDQ         R10, SI
-	VHADDPS      Y7, Y6, Y6
-	VHADDPS      Y8, Y8, Y8
-	VHADDPS      Y8, Y6, Y6
+	VSHUFPS      $0xdd, Y7, Y6, Y0
+	VSHUFPS      $0x88, Y7, Y6, Y6
+	VADDPS       Y0, Y6, Y6
+	VSHUFPS      $0xdd, Y8, Y8, Y0
+	VSHUFPS      $0x88, Y8, Y8, Y8
+	VADDPS       Y0, Y8, Y8
+	VSHUFPS      $0xdd, Y8, Y6, Y0
+	VSHUFPS      $0x88, Y8, Y6, Y6
+	VADDPS       Y0, Y6, Y6
 	VEXTRACTF128 $0x01, Y6, X0
 	VADDPS       X0, X6, X6
 	VBROADCASTSS storedNaN<>+0(SB), X1
@@ -826,9 +868,15 @@ dotTileF32_reduce:
 	VMOVLPS      X6, (SI)
 	VEXTRACTPS   $0x02, X6, 8(SI)
 	ADDQ         R10, SI
-	VHADDPS      Y10, Y9, Y9
-	VHADDPS      Y11, Y11, Y11
-	VHADDPS      Y11, Y9, Y9
+	VSHUFPS      $0xdd, Y10, Y9, Y0
+	VSHUFPS      $0x88, Y10, Y9, Y9
+	VADDPS       Y0, Y9, Y9
+	VSHUFPS      $0xdd, Y11, Y11, Y0
+	VSHUFPS      $0x88, Y11, Y11, Y11
+	VADDPS       Y0, Y11, Y11
+	VSHUFPS      $0xdd, Y11, Y9, Y0
+	VSHUFPS      $0x88, Y11, Y9, Y9
+	VADDPS       Y0, Y9, Y9
 	VEXTRACTF128 $0x01, Y9, X0
 	VADDPS       X0, X9, X9
 	VBROADCASTSS storedNaN<>+0(SB), X1
@@ -1033,9 +1081,15 @@ dotTileF16_short_test:
 dotTileF16_reduce:
 	MOVQ         y+48(FP), SI
 	MOVQ         ldy+56(FP), R10
-	VHADDPS      Y1, Y0, Y0
-	VHADDPS      Y2, Y2, Y2
-	VHADDPS      Y2, Y0, Y0
+	VSHUFPS      $0xdd, Y1, Y0, Y12
+	VSHUFPS      $0x88, Y1, Y0, Y0
+	VADDPS       Y12, Y0, Y0
+	VSHUFPS      $0xdd, Y2, Y2, Y1
+	VSHUFPS      $0x88, Y2, Y2, Y2
+	VADDPS       Y1, Y2, Y2
+	VSHUFPS      $0xdd, Y2, Y0, Y1
+	VSHUFPS      $0x88, Y2, Y0, Y0
+	VADDPS       Y1, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X1, X0, X0
 	VBROADCASTSS storedNaN<>+0(SB), X2
@@ -1044,9 +1098,15 @@ dotTileF16_reduce:
 	VMOVLPS      X0, (SI)
 	VEXTRACTPS   $0x02, X0, 8(SI)
 	ADDQ         R10, SI
-	VHADDPS      Y4, Y3, Y3
-	VHADDPS      Y5, Y5, Y5
-	VHADDPS      Y5, Y3, Y3
+	VSHUFPS      $0xdd, Y4, Y3, Y0
+	VSHUFPS      $0x88, Y4, Y3, Y3
+	VADDPS       Y0, Y3, Y3
+	VSHUFPS      $0xdd, Y5, Y5, Y0
+	VSHUFPS      $0x88, Y5, Y5, Y5
+	VADDPS       Y0, Y5, Y5
+	VSHUFPS      $0xdd, Y5, Y3, Y0
+	VSHUFPS      $0x88, Y5, Y3, Y3
+	VADDPS       Y0, Y3, Y3
 	VEXTRACTF128 $0x01, Y3, X0
 	VADDPS       X0, X3, X3
 	VBROADCASTSS storedNaN<>+0(SB), X1
@@ -1055,9 +1115,15 @@ dotTileF16_reduce:
 	VMOVLPS      X3, (SI)
 	VEXTRACTPS   $0x02, X3, 8(SI)
 	ADDQ         R10, SI
-	VHADDPS      Y7, Y6, Y6
-	VHADDPS      Y8, Y8, Y8
-	VHADDPS      Y8, Y6, Y6
+	VSHUFPS      $0xdd, Y7, Y6, Y0
+	VSHUFPS      $0x88, Y7, Y6, Y6
+	VADDPS       Y0, Y6, Y6
+	VSHUFPS      $0xdd, Y8, Y8, Y0
+	VSHUFPS      $0x88, Y8, Y8, Y8
+	VADDPS       Y0, Y8, Y8
+	VSHUFPS      $0xdd, Y8, Y6, Y0
+	VSHUFPS      $0x88, Y8, Y6, Y6
+	VADDPS       Y0, Y6, Y6
 	VEXTRACTF128 $0x01, Y6, X0
 	VADDPS       X0, X6, X6
 	VBROADCASTSS storedNaN<>+0(SB), X1
@@ -1066,9 +1132,15 @@ dotTileF16_reduce:
 	VMOVLPS      X6, (SI)
 	VEXTRACTPS   $0x02, X6, 8(SI)
 	ADDQ         R10, SI
-	VHADDPS      Y10, Y9, Y9
-	VHADDPS      Y11, Y11, Y11
-	VHADDPS      Y11, Y9, Y9
+	VSHUFPS      $0xdd, Y10, Y9, Y0
+	VSHUFPS      $0x88, Y10, Y9, Y9
+	VADDPS       Y0, Y9, Y9
+	VSHUFPS      $0xdd, Y11, Y11, Y0
+	VSHUFPS      $0x88, Y11, Y11, Y11
+	VADDPS       Y0, Y11, Y11
+	VSHUFPS      $0xdd, Y11, Y9, Y0
+	VSHUFPS      $0x88, Y11, Y9, Y9
+	VADDPS       Y0, Y9, Y9
 	VEXTRACTF128 $0x01, Y9, X0
 	VADDPS       X0, X9, X9
 	VBROADCASTSS storedNaN<>+0(SB), X1
@@ -1288,9 +1360,15 @@ dotTileBF16_short_test:
 dotTileBF16_reduce:
 	MOVQ         y+48(FP), SI
 	MOVQ         ldy+56(FP), R10
-	VHADDPS      Y1, Y0, Y0
-	VHADDPS      Y2, Y2, Y2
-	VHADDPS      Y2, Y0, Y0
+	VSHUFPS      $0xdd, Y1, Y0, Y12
+	VSHUFPS      $0x88, Y1, Y0, Y0
+	VADDPS       Y12, Y0, Y0
+	VSHUFPS      $0xdd, Y2, Y2, Y1
+	VSHUFPS      $0x88, Y2, Y2, Y2
+	VADDPS       Y1, Y2, Y2
+	VSHUFPS      $0xdd, Y2, Y0, Y1
+	VSHUFPS      $0x88, Y2, Y0, Y0
+	VADDPS       Y1, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X1, X0, X0
 	VBROADCASTSS storedNaN<>+0(SB), X2
@@ -1299,9 +1377,15 @@ dotTileBF16_reduce:
 	VMOVLPS      X0, (SI)
 	VEXTRACTPS   $0x02, X0, 8(SI)
 	ADDQ         R10, SI
-	VHADDPS      Y4, Y3, Y3
-	VHADDPS      Y5, Y5, Y5
-	VHADDPS      Y5, Y3, Y3
+	VSHUFPS      $0xdd, Y4, Y3, Y0
+	VSHUFPS      $0x88, Y4, Y3, Y3
+	VADDPS       Y0, Y3, Y3
+	VSHUFPS      $0xdd, Y5, Y5, Y0
+	VSHUFPS      $0x88, Y5, Y5, Y5
+	VADDPS       Y0, Y5, Y5
+	VSHUFPS      $0xdd, Y5, Y3, Y0
+	VSHUFPS      $0x88, Y5, Y3, Y3
+	VADDPS       Y0, Y3, Y3
 	VEXTRACTF128 $0x01, Y3, X0
 	VADDPS       X0, X3, X3
 	VBROADCASTSS storedNaN<>+0(SB), X1
@@ -1310,9 +1394,15 @@ dotTileBF16_reduce:
 	VMOVLPS      X3, (SI)
 	VEXTRACTPS   $0x02, X3, 8(SI)
 	ADDQ         R10, SI
-	VHADDPS      Y7, Y6, Y6
-	VHADDPS      Y8, Y8, Y8
-	VHADDPS      Y8, Y6, Y6
+	VSHUFPS      $0xdd, Y7, Y6, Y0
+	VSHUFPS      $0x88, Y7, Y6, Y6
+	VADDPS       Y0, Y6, Y6
+	VSHUFPS      $0xdd, Y8, Y8, Y0
+	VSHUFPS      $0x88, Y8, Y8, Y8
+	VADDPS       Y0, Y8, Y8
+	VSHUFPS      $0xdd, Y8, Y6, Y0
+	VSHUFPS      $0x88, Y8, Y6, Y6
+	VADDPS       Y0, Y6, Y6
 	VEXTRACTF128 $0x01, Y6, X0
 	VADDPS       X0, X6, X6
 	VBROADCASTSS storedNaN<>+0(SB), X1
@@ -1321,9 +1411,15 @@ dotTileBF16_reduce:
 	VMOVLPS      X6, (SI)
 	VEXTRACTPS   $0x02, X6, 8(SI)
 	ADDQ         R10, SI
-	VHADDPS      Y10, Y9, Y9
-	VHADDPS      Y11, Y11, Y11
-	VHADDPS      Y11, Y9, Y9
+	VSHUFPS      $0xdd, Y10, Y9, Y0
+	VSHUFPS      $0x88, Y10, Y9, Y9
+	VADDPS       Y0, Y9, Y9
+	VSHUFPS      $0xdd, Y11, Y11, Y0
+	VSHUFPS      $0x88, Y11, Y11, Y11
+	VADDPS       Y0, Y11, Y11
+	VSHUFPS      $0xdd, Y11, Y9, Y0
+	VSHUFPS      $0x88, Y11, Y9, Y9
+	VADDPS       Y0, Y9, Y9
 	VEXTRACTF128 $0x01, Y9, X0
 	VADDPS       X0, X9, X9
 	VBROADCASTSS storedNaN<>+0(SB), X1
@@ -1568,9 +1664,15 @@ dotTileI8_short_test:
 dotTileI8_reduce:
 	MOVQ         y+48(FP), SI
 	MOVQ         ldy+56(FP), R10
-	VHADDPS      Y1, Y0, Y0
-	VHADDPS      Y2, Y2, Y2
-	VHADDPS      Y2, Y0, Y0
+	VSHUFPS      $0xdd, Y1, Y0, Y12
+	VSHUFPS      $0x88, Y1, Y0, Y0
+	VADDPS       Y12, Y0, Y0
+	VSHUFPS      $0xdd, Y2, Y2, Y1
+	VSHUFPS      $0x88, Y2, Y2, Y2
+	VADDPS       Y1, Y2, Y2
+	VSHUFPS      $0xdd, Y2, Y0, Y1
+	VSHUFPS      $0x88, Y2, Y0, Y0
+	VADDPS       Y1, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X1, X0, X0
 	VBROADCASTSS storedNaN<>+0(SB), X2
@@ -1579,9 +1681,15 @@ dotTileI8_reduce:
 	VMOVLPS      X0, (SI)
 	VEXTRACTPS   $0x02, X0, 8(SI)
 	ADDQ         R10, SI
-	VHADDPS      Y4, Y3, Y3
-	VHADDPS      Y5, Y5, Y5
-	VHADDPS      Y5, Y3, Y3
+	VSHUFPS      $0xdd, Y4, Y3, Y0
+	VSHUFPS      $0x88, Y4, Y3, Y3
+	VADDPS       Y0, Y3, Y3
+	VSHUFPS      $0xdd, Y5, Y5, Y0
+	VSHUFPS      $0x88, Y5, Y5, Y5
+	VADDPS       Y0, Y5, Y5
+	VSHUFPS      $0xdd, Y5, Y3, Y0
+	VSHUFPS      $0x88, Y5, Y3, Y3
+	VADDPS       Y0, Y3, Y3
 	VEXTRACTF128 $0x01, Y3, X0
 	VADDPS       X0, X3, X3
 	VBROADCASTSS storedNaN<>+0(SB), X1
@@ -1590,9 +1698,15 @@ dotTileI8_reduce:
 	VMOVLPS      X3, (SI)
 	VEXTRACTPS   $0x02, X3, 8(SI)
 	ADDQ         R10, SI
-	VHADDPS      Y7, Y6, Y6
-	VHADDPS      Y8, Y8, Y8
-	VHADDPS      Y8, Y6, Y6
+	VSHUFPS      $0xdd, Y7, Y6, Y0
+	VSHUFPS      $0x88, Y7, Y6, Y6
+	VADDPS       Y0, Y6, Y6
+	VSHUFPS      $0xdd, Y8, Y8, Y0
+	VSHUFPS      $0x88, Y8, Y8, Y8
+	VADDPS       Y0, Y8, Y8
+	VSHUFPS      $0xdd, Y8, Y6, Y0
+	VSHUFPS      $0x88, Y8, Y6, Y6
+	VADDPS       Y0, Y6, Y6
 	VEXTRACTF128 $0x01, Y6, X0
 	VADDPS       X0, X6, X6
 	VBROADCASTSS storedNaN<>+0(SB), X1
@@ -1601,9 +1715,15 @@ dotTileI8_reduce:
 	VMOVLPS      X6, (SI)
 	VEXTRACTPS   $0x02, X6, 8(SI)
 	ADDQ         R10, SI
-	VHADDPS      Y10, Y9, Y9
-	VHADDPS      Y11, Y11, Y11
-	VHADDPS      Y11, Y9, Y9
+	VSHUFPS      $0xdd, Y10, Y9, Y0
+	VSHUFPS      $0x88, Y10, Y9, Y9
+	VADDPS       Y0, Y9, Y9
+	VSHUFPS      $0xdd, Y11, Y11, Y0
+	VSHUFPS      $0x88, Y11, Y11, Y11
+	VADDPS       Y0, Y11, Y11
+	VSHUFPS      $0xdd, Y11, Y9, Y0
+	VSHUFPS      $0x88, Y11, Y9, Y9
+	VADDPS       Y0, Y9, Y9
 	VEXTRACTF128 $0x01, Y9, X0
 	VADDPS       X0, X9, X9
 	VBROADCASTSS storedNaN<>+0(SB), X1
@@ -2101,6 +2221,498 @@ rescale_loop:
 	VZEROUPPER
 	RET
 
+// func scoreKeys(k *float32, gap int, far int, q *float32, heads int, group int, dim int, scale float32, y *float32, ldy int, skip int, n int)
+// Requires: AVX, FMA3, MMX+
+TEXT ·scoreKeys(SB), NOSPLIT, $0-96
+	MOVQ k+0(FP), AX
+	MOVQ far+16(FP), CX
+	LEAQ (AX)(CX*1), DX
+	LEAQ (DX)(CX*1), BX
+	LEAQ (BX)(CX*1), CX
+	MOVQ dim+48(FP), SI
+
+scoreKeys_row:
+	MOVQ q+24(FP), DI
+	MOVQ y+64(FP), R8
+	MOVQ heads+32(FP), R9
+
+scoreKeys_head:
+	MOVQ group+40(FP), R10
+	JMP  scoreKeys_test
+
+scoreKeys_3:
+	LEAQ   (DI)(SI*4), R12
+	LEAQ   (DI)(SI*8), R13
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	VXORPS Y10, Y10, Y10
+	VXORPS Y11, Y11, Y11
+	XORQ   R11, R11
+	LEAQ   -32(SI), R14
+	JMP    scoreKeys_3_long_test
+
+scoreKeys_3_long:
+	VMOVUPS     (DI)(R11*4), Y12
+	VMOVUPS     (R12)(R11*4), Y13
+	VMOVUPS     (R13)(R11*4), Y14
+	PREFETCHT1  4096(AX)(R11*4)
+	VMOVUPS     (AX)(R11*4), Y15
+	VFMADD231PS Y15, Y12, Y0
+	VFMADD231PS Y15, Y13, Y4
+	VFMADD231PS Y15, Y14, Y8
+	PREFETCHT1  4096(DX)(R11*4)
+	VMOVUPS     (DX)(R11*4), Y15
+	VFMADD231PS Y15, Y12, Y1
+	VFMADD231PS Y15, Y13, Y5
+	VFMADD231PS Y15, Y14, Y9
+	PREFETCHT1  4096(BX)(R11*4)
+	VMOVUPS     (BX)(R11*4), Y15
+	VFMADD231PS Y15, Y12, Y2
+	VFMADD231PS Y15, Y13, Y6
+	VFMADD231PS Y15, Y14, Y10
+	PREFETCHT1  4096(CX)(R11*4)
+	VMOVUPS     (CX)(R11*4), Y15
+	VFMADD231PS Y15, Y12, Y3
+	VFMADD231PS Y15, Y13, Y7
+	VFMADD231PS Y15, Y14, Y11
+	VMOVUPS     32(DI)(R11*4), Y12
+	VMOVUPS     32(R12)(R11*4), Y13
+	VMOVUPS     32(R13)(R11*4), Y14
+	VMOVUPS     32(AX)(R11*4), Y15
+	VFMADD231PS Y15, Y12, Y0
+	VFMADD231PS Y15, Y13, Y4
+	VFMADD231PS Y15, Y14, Y8
+	VMOVUPS     32(DX)(R11*4), Y15
+	VFMADD231PS Y15, Y12, Y1
+	VFMADD231PS Y15, Y13, Y5
+	VFMADD231PS Y15, Y14, Y9
+	VMOVUPS     32(BX)(R11*4), Y15
+	VFMADD231PS Y15, Y12, Y2
+	VFMADD231PS Y15, Y13, Y6
+	VFMADD231PS Y15, Y14, Y10
+	VMOVUPS     32(CX)(R11*4), Y15
+	VFMADD231PS Y15, Y12, Y3
+	VFMADD231PS Y15, Y13, Y7
+	VFMADD231PS Y15, Y14, Y11
+	VMOVUPS     64(DI)(R11*4), Y12
+	VMOVUPS     64(R12)(R11*4), Y13
+	VMOVUPS     64(R13)(R11*4), Y14
+	PREFETCHT1  4160(AX)(R11*4)
+	VMOVUPS     64(AX)(R11*4), Y15
+	VFMADD231PS Y15, Y12, Y0
+	VFMADD231PS Y15, Y13, Y4
+	VFMADD231PS Y15, Y14, Y8
+	PREFETCHT1  4160(DX)(R11*4)
+	VMOVUPS     64(DX)(R11*4), Y15
+	VFMADD231PS Y15, Y12, Y1
+	VFMADD231PS Y15, Y13, Y5
+	VFMADD231PS Y15, Y14, Y9
+	PREFETCHT1  4160(BX)(R11*4)
+	VMOVUPS     64(BX)(R11*4), Y15
+	VFMADD231PS Y15, Y12, Y2
+	VFMADD231PS Y15, Y13, Y6
+	VFMADD231PS Y15, Y14, Y10
+	PREFETCHT1  4160(CX)(R11*4)
+	VMOVUPS     64(CX)(R11*4), Y15
+	VFMADD231PS Y15, Y12, Y3
+	VFMADD231PS Y15, Y13, Y7
+	VFMADD231PS Y15, Y14, Y11
+	VMOVUPS     96(DI)(R11*4), Y12
+	VMOVUPS     96(R12)(R11*4), Y13
+	VMOVUPS     96(R13)(R11*4), Y14
+	VMOVUPS     96(AX)(R11*4), Y15
+	VFMADD231PS Y15, Y12, Y0
+	VFMADD231PS Y15, Y13, Y4
+	VFMADD231PS Y15, Y14, Y8
+	VMOVUPS     96(DX)(R11*4), Y15
+	VFMADD231PS Y15, Y12, Y1
+	VFMADD231PS Y15, Y13, Y5
+	VFMADD231PS Y15, Y14, Y9
+	VMOVUPS     96(BX)(R11*4), Y15
+	VFMADD231PS Y15, Y12, Y2
+	VFMADD231PS Y15, Y13, Y6
+	VFMADD231PS Y15, Y14, Y10
+	VMOVUPS     96(CX)(R11*4), Y15
+	VFMADD231PS Y15, Y12, Y3
+	VFMADD231PS Y15, Y13, Y7
+	VFMADD231PS Y15, Y14, Y11
+	ADDQ        $0x20, R11
+
+scoreKeys_3_long_test:
+	CMPQ R11, R14
+	JLE  scoreKeys_3_long
+	JMP  scoreKeys_3_short_test
+
+scoreKeys_3_short:
+	VMOVUPS     (DI)(R11*4), Y12
+	VMOVUPS     (R12)(R11*4), Y13
+	VMOVUPS     (R13)(R11*4), Y14
+	PREFETCHT1  4096(AX)(R11*4)
+	VMOVUPS     (AX)(R11*4), Y15
+	VFMADD231PS Y15, Y12, Y0
+	VFMADD231PS Y15, Y13, Y4
+	VFMADD231PS Y15, Y14, Y8
+	PREFETCHT1  4096(DX)(R11*4)
+	VMOVUPS     (DX)(R11*4), Y15
+	VFMADD231PS Y15, Y12, Y1
+	VFMADD231PS Y15, Y13, Y5
+	VFMADD231PS Y15, Y14, Y9
+	PREFETCHT1  4096(BX)(R11*4)
+	VMOVUPS     (BX)(R11*4), Y15
+	VFMADD231PS Y15, Y12, Y2
+	VFMADD231PS Y15, Y13, Y6
+	VFMADD231PS Y15, Y14, Y10
+	PREFETCHT1  4096(CX)(R11*4)
+	VMOVUPS     (CX)(R11*4), Y15
+	VFMADD231PS Y15, Y12, Y3
+	VFMADD231PS Y15, Y13, Y7
+	VFMADD231PS Y15, Y14, Y11
+	ADDQ        $0x08, R11
+
+scoreKeys_3_short_test:
+	CMPQ         R11, SI
+	JLT          scoreKeys_3_short
+	VSHUFPS      $0xdd, Y1, Y0, Y12
+	VSHUFPS      $0x88, Y1, Y0, Y0
+	VADDPS       Y12, Y0, Y0
+	VSHUFPS      $0xdd, Y3, Y2, Y1
+	VSHUFPS      $0x88, Y3, Y2, Y2
+	VADDPS       Y1, Y2, Y2
+	VSHUFPS      $0xdd, Y2, Y0, Y1
+	VSHUFPS      $0x88, Y2, Y0, Y0
+	VADDPS       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPS       X1, X0, X0
+	VBROADCASTSS scale+56(FP), X1
+	VMULPS       X1, X0, X0
+	VBROADCASTSS storedNaN<>+0(SB), X2
+	VCMPPS       $0x03, X0, X0, X1
+	VBLENDVPS    X1, X2, X0, X0
+	MOVQ         R8, R11
+	VMOVSS       X0, (R11)
+	ADDQ         skip+80(FP), R11
+	VEXTRACTPS   $0x01, X0, (R11)
+	ADDQ         skip+80(FP), R11
+	VEXTRACTPS   $0x02, X0, (R11)
+	ADDQ         skip+80(FP), R11
+	VEXTRACTPS   $0x03, X0, (R11)
+	ADDQ         ldy+72(FP), R8
+	VSHUFPS      $0xdd, Y5, Y4, Y0
+	VSHUFPS      $0x88, Y5, Y4, Y4
+	VADDPS       Y0, Y4, Y4
+	VSHUFPS      $0xdd, Y7, Y6, Y0
+	VSHUFPS      $0x88, Y7, Y6, Y6
+	VADDPS       Y0, Y6, Y6
+	VSHUFPS      $0xdd, Y6, Y4, Y0
+	VSHUFPS      $0x88, Y6, Y4, Y4
+	VADDPS       Y0, Y4, Y4
+	VEXTRACTF128 $0x01, Y4, X0
+	VADDPS       X0, X4, X4
+	VBROADCASTSS scale+56(FP), X0
+	VMULPS       X0, X4, X4
+	VBROADCASTSS storedNaN<>+0(SB), X1
+	VCMPPS       $0x03, X4, X4, X0
+	VBLENDVPS    X0, X1, X4, X4
+	MOVQ         R8, R11
+	VMOVSS       X4, (R11)
+	ADDQ         skip+80(FP), R11
+	VEXTRACTPS   $0x01, X4, (R11)
+	ADDQ         skip+80(FP), R11
+	VEXTRACTPS   $0x02, X4, (R11)
+	ADDQ         skip+80(FP), R11
+	VEXTRACTPS   $0x03, X4, (R11)
+	ADDQ         ldy+72(FP), R8
+	VSHUFPS      $0xdd, Y9, Y8, Y0
+	VSHUFPS      $0x88, Y9, Y8, Y8
+	VADDPS       Y0, Y8, Y8
+	VSHUFPS      $0xdd, Y11, Y10, Y0
+	VSHUFPS      $0x88, Y11, Y10, Y10
+	VADDPS       Y0, Y10, Y10
+	VSHUFPS      $0xdd, Y10, Y8, Y0
+	VSHUFPS      $0x88, Y10, Y8, Y8
+	VADDPS       Y0, Y8, Y8
+	VEXTRACTF128 $0x01, Y8, X0
+	VADDPS       X0, X8, X8
+	VBROADCASTSS scale+56(FP), X0
+	VMULPS       X0, X8, X8
+	VBROADCASTSS storedNaN<>+0(SB), X1
+	VCMPPS       $0x03, X8, X8, X0
+	VBLENDVPS    X0, X1, X8, X8
+	MOVQ         R8, R11
+	VMOVSS       X8, (R11)
+	ADDQ         skip+80(FP), R11
+	VEXTRACTPS   $0x01, X8, (R11)
+	ADDQ         skip+80(FP), R11
+	VEXTRACTPS   $0x02, X8, (R11)
+	ADDQ         skip+80(FP), R11
+	VEXTRACTPS   $0x03, X8, (R11)
+	ADDQ         ldy+72(FP), R8
+	LEAQ         (DI)(SI*4), DI
+	LEAQ         (DI)(SI*4), DI
+	LEAQ         (DI)(SI*4), DI
+	SUBQ         $0x03, R10
+
+scoreKeys_test:
+	CMPQ   R10, $0x03
+	JGE    scoreKeys_3
+	CMPQ   R10, $0x01
+	JE     scoreKeys_1
+	JL     scoreKeys_next
+	LEAQ   (DI)(SI*4), R12
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	XORQ   R11, R11
+	LEAQ   -32(SI), R13
+	JMP    scoreKeys_2_long_test
+
+scoreKeys_2_long:
+	VMOVUPS     (DI)(R11*4), Y8
+	VMOVUPS     (R12)(R11*4), Y9
+	VMOVUPS     (AX)(R11*4), Y10
+	VFMADD231PS Y10, Y8, Y0
+	VFMADD231PS Y10, Y9, Y4
+	VMOVUPS     (DX)(R11*4), Y10
+	VFMADD231PS Y10, Y8, Y1
+	VFMADD231PS Y10, Y9, Y5
+	VMOVUPS     (BX)(R11*4), Y10
+	VFMADD231PS Y10, Y8, Y2
+	VFMADD231PS Y10, Y9, Y6
+	VMOVUPS     (CX)(R11*4), Y10
+	VFMADD231PS Y10, Y8, Y3
+	VFMADD231PS Y10, Y9, Y7
+	VMOVUPS     32(DI)(R11*4), Y8
+	VMOVUPS     32(R12)(R11*4), Y9
+	VMOVUPS     32(AX)(R11*4), Y10
+	VFMADD231PS Y10, Y8, Y0
+	VFMADD231PS Y10, Y9, Y4
+	VMOVUPS     32(DX)(R11*4), Y10
+	VFMADD231PS Y10, Y8, Y1
+	VFMADD231PS Y10, Y9, Y5
+	VMOVUPS     32(BX)(R11*4), Y10
+	VFMADD231PS Y10, Y8, Y2
+	VFMADD231PS Y10, Y9, Y6
+	VMOVUPS     32(CX)(R11*4), Y10
+	VFMADD231PS Y10, Y8, Y3
+	VFMADD231PS Y10, Y9, Y7
+	VMOVUPS     64(DI)(R11*4), Y8
+	VMOVUPS     64(R12)(R11*4), Y9
+	VMOVUPS     64(AX)(R11*4), Y10
+	VFMADD231PS Y10, Y8, Y0
+	VFMADD231PS Y10, Y9, Y4
+	VMOVUPS     64(DX)(R11*4), Y10
+	VFMADD231PS Y10, Y8, Y1
+	VFMADD231PS Y10, Y9, Y5
+	VMOVUPS     64(BX)(R11*4), Y10
+	VFMADD231PS Y10, Y8, Y2
+	VFMADD231PS Y10, Y9, Y6
+	VMOVUPS     64(CX)(R11*4), Y10
+	VFMADD231PS Y10, Y8, Y3
+	VFMADD231PS Y10, Y9, Y7
+	VMOVUPS     96(DI)(R11*4), Y8
+	VMOVUPS     96(R12)(R11*4), Y9
+	VMOVUPS     96(AX)(R11*4), Y10
+	VFMADD231PS Y10, Y8, Y0
+	VFMADD231PS Y10, Y9, Y4
+	VMOVUPS     96(DX)(R11*4), Y10
+	VFMADD231PS Y10, Y8, Y1
+	VFMADD231PS Y10, Y9, Y5
+	VMOVUPS     96(BX)(R11*4), Y10
+	VFMADD231PS Y10, Y8, Y2
+	VFMADD231PS Y10, Y9, Y6
+	VMOVUPS     96(CX)(R11*4), Y10
+	VFMADD231PS Y10, Y8, Y3
+	VFMADD231PS Y10, Y9, Y7
+	ADDQ        $0x20, R11
+
+scoreKeys_2_long_test:
+	CMPQ R11, R13
+	JLE  scoreKeys_2_long
+	JMP  scoreKeys_2_short_test
+
+scoreKeys_2_short:
+	VMOVUPS     (DI)(R11*4), Y8
+	VMOVUPS     (R12)(R11*4), Y9
+	VMOVUPS     (AX)(R11*4), Y10
+	VFMADD231PS Y10, Y8, Y0
+	VFMADD231PS Y10, Y9, Y4
+	VMOVUPS     (DX)(R11*4), Y10
+	VFMADD231PS Y10, Y8, Y1
+	VFMADD231PS Y10, Y9, Y5
+	VMOVUPS     (BX)(R11*4), Y10
+	VFMADD231PS Y10, Y8, Y2
+	VFMADD231PS Y10, Y9, Y6
+	VMOVUPS     (CX)(R11*4), Y10
+	VFMADD231PS Y10, Y8, Y3
+	VFMADD231PS Y10, Y9, Y7
+	ADDQ        $0x08, R11
+
+scoreKeys_2_short_test:
+	CMPQ         R11, SI
+	JLT          scoreKeys_2_short
+	VSHUFPS      $0xdd, Y1, Y0, Y8
+	VSHUFPS      $0x88, Y1, Y0, Y0
+	VADDPS       Y8, Y0, Y0
+	VSHUFPS      $0xdd, Y3, Y2, Y1
+	VSHUFPS      $0x88, Y3, Y2, Y2
+	VADDPS       Y1, Y2, Y2
+	VSHUFPS      $0xdd, Y2, Y0, Y1
+	VSHUFPS      $0x88, Y2, Y0, Y0
+	VADDPS       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPS       X1, X0, X0
+	VBROADCASTSS scale+56(FP), X1
+	VMULPS       X1, X0, X0
+	VBROADCASTSS storedNaN<>+0(SB), X2
+	VCMPPS       $0x03, X0, X0, X1
+	VBLENDVPS    X1, X2, X0, X0
+	MOVQ         R8, R11
+	VMOVSS       X0, (R11)
+	ADDQ         skip+80(FP), R11
+	VEXTRACTPS   $0x01, X0, (R11)
+	ADDQ         skip+80(FP), R11
+	VEXTRACTPS   $0x02, X0, (R11)
+	ADDQ         skip+80(FP), R11
+	VEXTRACTPS   $0x03, X0, (R11)
+	ADDQ         ldy+72(FP), R8
+	VSHUFPS      $0xdd, Y5, Y4, Y0
+	VSHUFPS      $0x88, Y5, Y4, Y4
+	VADDPS       Y0, Y4, Y4
+	VSHUFPS      $0xdd, Y7, Y6, Y0
+	VSHUFPS      $0x88, Y7, Y6, Y6
+	VADDPS       Y0, Y6, Y6
+	VSHUFPS      $0xdd, Y6, Y4, Y0
+	VSHUFPS      $0x88, Y6, Y4, Y4
+	VADDPS       Y0, Y4, Y4
+	VEXTRACTF128 $0x01, Y4, X0
+	VADDPS       X0, X4, X4
+	VBROADCASTSS scale+56(FP), X0
+	VMULPS       X0, X4, X4
+	VBROADCASTSS storedNaN<>+0(SB), X1
+	VCMPPS       $0x03, X4, X4, X0
+	VBLENDVPS    X0, X1, X4, X4
+	MOVQ         R8, R11
+	VMOVSS       X4, (R11)
+	ADDQ         skip+80(FP), R11
+	VEXTRACTPS   $0x01, X4, (R11)
+	ADDQ         skip+80(FP), R11
+	VEXTRACTPS   $0x02, X4, (R11)
+	ADDQ         skip+80(FP), R11
+	VEXTRACTPS   $0x03, X4, (R11)
+	ADDQ         ldy+72(FP), R8
+	LEAQ         (DI)(SI*4), DI
+	LEAQ         (DI)(SI*4), DI
+	SUBQ         $0x02, R10
+	JMP          scoreKeys_next
+
+scoreKeys_1:
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	XORQ   R11, R11
+	LEAQ   -32(SI), R12
+	JMP    scoreKeys_1_long_test
+
+scoreKeys_1_long:
+	VMOVUPS     (DI)(R11*4), Y4
+	VFMADD231PS (AX)(R11*4), Y4, Y0
+	VFMADD231PS (DX)(R11*4), Y4, Y1
+	VFMADD231PS (BX)(R11*4), Y4, Y2
+	VFMADD231PS (CX)(R11*4), Y4, Y3
+	VMOVUPS     32(DI)(R11*4), Y4
+	VFMADD231PS 32(AX)(R11*4), Y4, Y0
+	VFMADD231PS 32(DX)(R11*4), Y4, Y1
+	VFMADD231PS 32(BX)(R11*4), Y4, Y2
+	VFMADD231PS 32(CX)(R11*4), Y4, Y3
+	VMOVUPS     64(DI)(R11*4), Y4
+	VFMADD231PS 64(AX)(R11*4), Y4, Y0
+	VFMADD231PS 64(DX)(R11*4), Y4, Y1
+	VFMADD231PS 64(BX)(R11*4), Y4, Y2
+	VFMADD231PS 64(CX)(R11*4), Y4, Y3
+	VMOVUPS     96(DI)(R11*4), Y4
+	VFMADD231PS 96(AX)(R11*4), Y4, Y0
+	VFMADD231PS 96(DX)(R11*4), Y4, Y1
+	VFMADD231PS 96(BX)(R11*4), Y4, Y2
+	VFMADD231PS 96(CX)(R11*4), Y4, Y3
+	ADDQ        $0x20, R11
+
+scoreKeys_1_long_test:
+	CMPQ R11, R12
+	JLE  scoreKeys_1_long
+	JMP  scoreKeys_1_short_test
+
+scoreKeys_1_short:
+	VMOVUPS     (DI)(R11*4), Y4
+	VFMADD231PS (AX)(R11*4), Y4, Y0
+	VFMADD231PS (DX)(R11*4), Y4, Y1
+	VFMADD231PS (BX)(R11*4), Y4, Y2
+	VFMADD231PS (CX)(R11*4), Y4, Y3
+	ADDQ        $0x08, R11
+
+scoreKeys_1_short_test:
+	CMPQ         R11, SI
+	JLT          scoreKeys_1_short
+	VSHUFPS      $0xdd, Y1, Y0, Y4
+	VSHUFPS      $0x88, Y1, Y0, Y0
+	VADDPS       Y4, Y0, Y0
+	VSHUFPS      $0xdd, Y3, Y2, Y1
+	VSHUFPS      $0x88, Y3, Y2, Y2
+	VADDPS       Y1, Y2, Y2
+	VSHUFPS      $0xdd, Y2, Y0, Y1
+	VSHUFPS      $0x88, Y2, Y0, Y0
+	VADDPS       Y1, Y0, Y0
+	VEXTRACTF128 $0x01, Y0, X1
+	VADDPS       X1, X0, X0
+	VBROADCASTSS scale+56(FP), X1
+	VMULPS       X1, X0, X0
+	VBROADCASTSS storedNaN<>+0(SB), X2
+	VCMPPS       $0x03, X0, X0, X1
+	VBLENDVPS    X1, X2, X0, X0
+	MOVQ         R8, R11
+	VMOVSS       X0, (R11)
+	ADDQ         skip+80(FP), R11
+	VEXTRACTPS   $0x01, X0, (R11)
+	ADDQ         skip+80(FP), R11
+	VEXTRACTPS   $0x02, X0, (R11)
+	ADDQ         skip+80(FP), R11
+	VEXTRACTPS   $0x03, X0, (R11)
+	ADDQ         ldy+72(FP), R8
+	LEAQ         (DI)(SI*4), DI
+	SUBQ         $0x01, R10
+
+scoreKeys_next:
+	LEAQ (AX)(SI*4), AX
+	LEAQ (DX)(SI*4), DX
+	LEAQ (BX)(SI*4), BX
+	LEAQ (CX)(SI*4), CX
+	DECQ R9
+	JNE  scoreKeys_head
+	ADDQ gap+8(FP), AX
+	ADDQ gap+8(FP), DX
+	ADDQ gap+8(FP), BX
+	ADDQ gap+8(FP), CX
+	MOVQ y+64(FP), DI
+	ADDQ $0x00000004, DI
+	MOVQ DI, y+64(FP)
+	DECQ n+88(FP)
+	JNE  scoreKeys_row
+	VZEROUPPER
+	RET
+
 // func weightedSum(v *float32, ldv int, p *float32, n int, y *float32, d int, lanes *float32, mode int)
 // Requires: AVX, FMA3
 TEXT ·weightedSum(SB), NOSPLIT, $0-64
@@ -2265,194 +2877,277 @@ weightedSum_next:
 	VZEROUPPER
 	RET
 
-// func weighThree(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int)
-// Requires: AVX, FMA3
-TEXT ·weighThree(SB), NOSPLIT, $0-64
+// func weighThree(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int, count int, ahead int)
+// Requires: AVX, FMA3, MMX+
+TEXT ·weighThree(SB), NOSPLIT, $0-80
 	MOVQ v+0(FP), AX
 	MOVQ ldv+8(FP), CX
 	MOVQ n+32(FP), DX
-	MOVQ p+16(FP), BX
-	MOVQ BX, SI
-	ADDQ ldp+24(FP), SI
+	MOVQ ahead+72(FP), BX
+	MOVQ p+16(FP), SI
+	MOVQ SI, DI
+	ADDQ ldp+24(FP), DI
+	MOVQ DI, R8
+	ADDQ ldp+24(FP), R8
+	MOVQ lanes+40(FP), R9
+	MOVQ R9, R10
+	ADDQ ldl+48(FP), R10
+	MOVQ R10, R11
+	ADDQ ldl+48(FP), R11
+
+weighThree_columns:
+	XORQ R13, R13
+
+weighThree_lane:
+	VMOVUPS (R9), Y0
+	VMOVUPS 256(R9), Y1
+	VMOVUPS 512(R9), Y2
+	VMOVUPS 768(R9), Y3
+	VMOVUPS (R10), Y4
+	VMOVUPS 256(R10), Y5
+	VMOVUPS 512(R10), Y6
+	VMOVUPS 768(R10), Y7
+	VMOVUPS (R11), Y8
+	VMOVUPS 256(R11), Y9
+	VMOVUPS 512(R11), Y10
+	VMOVUPS 768(R11), Y11
+	MOVQ    R13, R12
+	IMULQ   CX, R12
+	ADDQ    AX, R12
+	MOVQ    R13, R14
+
+weighThree_row:
+	PREFETCHT1   (R12)(BX*1)
+	VBROADCASTSS (SI)(R14*4), Y12
+	VBROADCASTSS (DI)(R14*4), Y13
+	VBROADCASTSS (R8)(R14*4), Y14
+	VMOVUPS      (R12), Y15
+	VFMADD231PS  Y15, Y12, Y0
+	VFMADD231PS  Y15, Y13, Y4
+	VFMADD231PS  Y15, Y14, Y8
+	VMOVUPS      32(R12), Y15
+	VFMADD231PS  Y15, Y12, Y1
+	VFMADD231PS  Y15, Y13, Y5
+	VFMADD231PS  Y15, Y14, Y9
+	VMOVUPS      64(R12), Y15
+	VFMADD231PS  Y15, Y12, Y2
+	VFMADD231PS  Y15, Y13, Y6
+	VFMADD231PS  Y15, Y14, Y10
+	VMOVUPS      96(R12), Y15
+	VFMADD231PS  Y15, Y12, Y3
+	VFMADD231PS  Y15, Y13, Y7
+	VFMADD231PS  Y15, Y14, Y11
+	LEAQ         (R12)(CX*8), R12
+	ADDQ         $0x08, R14
+	CMPQ         R14, DX
+	JLT          weighThree_row
+	VMOVUPS      Y0, (R9)
+	VMOVUPS      Y1, 256(R9)
+	VMOVUPS      Y2, 512(R9)
+	VMOVUPS      Y3, 768(R9)
+	VMOVUPS      Y4, (R10)
+	VMOVUPS      Y5, 256(R10)
+	VMOVUPS      Y6, 512(R10)
+	VMOVUPS      Y7, 768(R10)
+	VMOVUPS      Y8, (R11)
+	VMOVUPS      Y9, 256(R11)
+	VMOVUPS      Y10, 512(R11)
+	VMOVUPS      Y11, 768(R11)
+	ADDQ         $0x20, R9
+	ADDQ         $0x20, R10
+	ADDQ         $0x20, R11
+	INCQ         R13
+	CMPQ         R13, count+64(FP)
+	JLT          weighThree_lane
+	ADDQ         $0x00000080, AX
+	SHLQ         $0x05, R13
+	SUBQ         R13, R9
+	ADDQ         $0x00000400, R9
+	SUBQ         R13, R10
+	ADDQ         $0x00000400, R10
+	SUBQ         R13, R11
+	ADDQ         $0x00000400, R11
+	SUBQ         $0x00000020, d+56(FP)
+	JG           weighThree_columns
+	VZEROUPPER
+	RET
+
+// func weighTwo(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int, count int, ahead int)
+// Requires: AVX, FMA3, MMX+
+TEXT ·weighTwo(SB), NOSPLIT, $0-80
+	MOVQ v+0(FP), AX
+	MOVQ ldv+8(FP), CX
+	MOVQ n+32(FP), DX
+	MOVQ ahead+72(FP), BX
+	MOVQ p+16(FP), SI
 	MOVQ SI, DI
 	ADDQ ldp+24(FP), DI
 	MOVQ lanes+40(FP), R8
 	MOVQ R8, R9
 	ADDQ ldl+48(FP), R9
-	MOVQ R9, R10
-	ADDQ ldl+48(FP), R10
 
-weighThree_columns:
-	XORQ R12, R12
+weighTwo_columns:
+	XORQ R11, R11
 
-weighThree_lane:
-	VMOVUPS (R8), Y1
-	VMOVUPS 256(R8), Y2
-	VMOVUPS 512(R8), Y3
-	VMOVUPS 768(R8), Y4
-	VMOVUPS (R9), Y5
-	VMOVUPS 256(R9), Y6
-	VMOVUPS 512(R9), Y7
-	VMOVUPS 768(R9), Y8
-	VMOVUPS (R10), Y9
-	VMOVUPS 256(R10), Y10
-	VMOVUPS 512(R10), Y11
-	VMOVUPS 768(R10), Y12
-	MOVQ    R12, R11
-	IMULQ   CX, R11
-	ADDQ    AX, R11
-	MOVQ    R12, R13
+weighTwo_lane:
+	VMOVUPS (R8), Y0
+	VMOVUPS 256(R8), Y1
+	VMOVUPS 512(R8), Y2
+	VMOVUPS 768(R8), Y3
+	VMOVUPS (R9), Y4
+	VMOVUPS 256(R9), Y5
+	VMOVUPS 512(R9), Y6
+	VMOVUPS 768(R9), Y7
+	MOVQ    R11, R10
+	IMULQ   CX, R10
+	ADDQ    AX, R10
+	MOVQ    R11, R12
 
-weighThree_row:
-	VBROADCASTSS (BX)(R13*4), Y13
-	VBROADCASTSS (SI)(R13*4), Y14
-	VBROADCASTSS (DI)(R13*4), Y15
-	VMOVUPS      (R11), Y0
-	VFMADD231PS  Y0, Y13, Y1
-	VFMADD231PS  Y0, Y14, Y5
-	VFMADD231PS  Y0, Y15, Y9
-	VMOVUPS      32(R11), Y0
-	VFMADD231PS  Y0, Y13, Y2
-	VFMADD231PS  Y0, Y14, Y6
-	VFMADD231PS  Y0, Y15, Y10
-	VMOVUPS      64(R11), Y0
-	VFMADD231PS  Y0, Y13, Y3
-	VFMADD231PS  Y0, Y14, Y7
-	VFMADD231PS  Y0, Y15, Y11
-	VMOVUPS      96(R11), Y0
-	VFMADD231PS  Y0, Y13, Y4
-	VFMADD231PS  Y0, Y14, Y8
-	VFMADD231PS  Y0, Y15, Y12
-	LEAQ         (R11)(CX*8), R11
-	ADDQ         $0x08, R13
-	CMPQ         R13, DX
-	JLT          weighThree_row
-	VMOVUPS      Y1, (R8)
-	VMOVUPS      Y2, 256(R8)
-	VMOVUPS      Y3, 512(R8)
-	VMOVUPS      Y4, 768(R8)
-	VMOVUPS      Y5, (R9)
-	VMOVUPS      Y6, 256(R9)
-	VMOVUPS      Y7, 512(R9)
-	VMOVUPS      Y8, 768(R9)
-	VMOVUPS      Y9, (R10)
-	VMOVUPS      Y10, 256(R10)
-	VMOVUPS      Y11, 512(R10)
-	VMOVUPS      Y12, 768(R10)
+weighTwo_row:
+	PREFETCHT1   (R10)(BX*1)
+	VBROADCASTSS (SI)(R12*4), Y8
+	VBROADCASTSS (DI)(R12*4), Y9
+	VMOVUPS      (R10), Y10
+	VFMADD231PS  Y10, Y8, Y0
+	VFMADD231PS  Y10, Y9, Y4
+	VMOVUPS      32(R10), Y10
+	VFMADD231PS  Y10, Y8, Y1
+	VFMADD231PS  Y10, Y9, Y5
+	VMOVUPS      64(R10), Y10
+	VFMADD231PS  Y10, Y8, Y2
+	VFMADD231PS  Y10, Y9, Y6
+	VMOVUPS      96(R10), Y10
+	VFMADD231PS  Y10, Y8, Y3
+	VFMADD231PS  Y10, Y9, Y7
+	LEAQ         (R10)(CX*8), R10
+	ADDQ         $0x08, R12
+	CMPQ         R12, DX
+	JLT          weighTwo_row
+	VMOVUPS      Y0, (R8)
+	VMOVUPS      Y1, 256(R8)
+	VMOVUPS      Y2, 512(R8)
+	VMOVUPS      Y3, 768(R8)
+	VMOVUPS      Y4, (R9)
+	VMOVUPS      Y5, 256(R9)
+	VMOVUPS      Y6, 512(R9)
+	VMOVUPS      Y7, 768(R9)
 	ADDQ         $0x20, R8
 	ADDQ         $0x20, R9
-	ADDQ         $0x20, R10
-	INCQ         R12
-	CMPQ         R12, $0x08
-	JLT          weighThree_lane
+	INCQ         R11
+	CMPQ         R11, count+64(FP)
+	JLT          weighTwo_lane
 	ADDQ         $0x00000080, AX
-	ADDQ         $0x00000300, R8
-	ADDQ         $0x00000300, R9
-	ADDQ         $0x00000300, R10
-	MOVQ         d+56(FP), R11
-	SUBQ         $0x00000020, R11
-	MOVQ         R11, d+56(FP)
-	JG           weighThree_columns
+	SHLQ         $0x05, R11
+	SUBQ         R11, R8
+	ADDQ         $0x00000400, R8
+	SUBQ         R11, R9
+	ADDQ         $0x00000400, R9
+	SUBQ         $0x00000020, d+56(FP)
+	JG           weighTwo_columns
 	VZEROUPPER
 	RET
 
-// func weighOne(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int)
-// Requires: AVX, FMA3
-TEXT ·weighOne(SB), NOSPLIT, $0-64
+// func weighOne(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int, count int, ahead int)
+// Requires: AVX, FMA3, MMX+
+TEXT ·weighOne(SB), NOSPLIT, $0-80
 	MOVQ v+0(FP), AX
 	MOVQ ldv+8(FP), CX
 	MOVQ n+32(FP), DX
-	MOVQ p+16(FP), BX
-	MOVQ lanes+40(FP), SI
+	MOVQ ahead+72(FP), BX
+	MOVQ p+16(FP), SI
+	MOVQ lanes+40(FP), DI
 
 weighOne_columns:
-	XORQ R8, R8
+	XORQ R9, R9
 
 weighOne_lane:
-	VMOVUPS (SI), Y0
-	VMOVUPS 256(SI), Y1
-	VMOVUPS 512(SI), Y2
-	VMOVUPS 768(SI), Y3
-	VMOVUPS 1024(SI), Y4
-	VMOVUPS 1280(SI), Y5
-	VMOVUPS 1536(SI), Y6
-	VMOVUPS 1792(SI), Y7
-	MOVQ    R8, DI
-	IMULQ   CX, DI
-	ADDQ    AX, DI
-	MOVQ    R8, R9
+	VMOVUPS (DI), Y0
+	VMOVUPS 256(DI), Y1
+	VMOVUPS 512(DI), Y2
+	VMOVUPS 768(DI), Y3
+	VMOVUPS 1024(DI), Y4
+	VMOVUPS 1280(DI), Y5
+	VMOVUPS 1536(DI), Y6
+	VMOVUPS 1792(DI), Y7
+	MOVQ    R9, R8
+	IMULQ   CX, R8
+	ADDQ    AX, R8
+	MOVQ    R9, R10
 
 weighOne_row:
-	VBROADCASTSS (BX)(R9*4), Y8
-	VFMADD231PS  (DI), Y8, Y0
-	VFMADD231PS  32(DI), Y8, Y1
-	VFMADD231PS  64(DI), Y8, Y2
-	VFMADD231PS  96(DI), Y8, Y3
-	VFMADD231PS  128(DI), Y8, Y4
-	VFMADD231PS  160(DI), Y8, Y5
-	VFMADD231PS  192(DI), Y8, Y6
-	VFMADD231PS  224(DI), Y8, Y7
-	LEAQ         (DI)(CX*8), DI
-	ADDQ         $0x08, R9
-	CMPQ         R9, DX
+	PREFETCHT1   (R8)(BX*1)
+	VBROADCASTSS (SI)(R10*4), Y8
+	VFMADD231PS  (R8), Y8, Y0
+	VFMADD231PS  32(R8), Y8, Y1
+	VFMADD231PS  64(R8), Y8, Y2
+	VFMADD231PS  96(R8), Y8, Y3
+	VFMADD231PS  128(R8), Y8, Y4
+	VFMADD231PS  160(R8), Y8, Y5
+	VFMADD231PS  192(R8), Y8, Y6
+	VFMADD231PS  224(R8), Y8, Y7
+	LEAQ         (R8)(CX*8), R8
+	ADDQ         $0x08, R10
+	CMPQ         R10, DX
 	JLT          weighOne_row
-	VMOVUPS      Y0, (SI)
-	VMOVUPS      Y1, 256(SI)
-	VMOVUPS      Y2, 512(SI)
-	VMOVUPS      Y3, 768(SI)
-	VMOVUPS      Y4, 1024(SI)
-	VMOVUPS      Y5, 1280(SI)
-	VMOVUPS      Y6, 1536(SI)
-	VMOVUPS      Y7, 1792(SI)
-	ADDQ         $0x20, SI
-	INCQ         R8
-	CMPQ         R8, $0x08
+	VMOVUPS      Y0, (DI)
+	VMOVUPS      Y1, 256(DI)
+	VMOVUPS      Y2, 512(DI)
+	VMOVUPS      Y3, 768(DI)
+	VMOVUPS      Y4, 1024(DI)
+	VMOVUPS      Y5, 1280(DI)
+	VMOVUPS      Y6, 1536(DI)
+	VMOVUPS      Y7, 1792(DI)
+	ADDQ         $0x20, DI
+	INCQ         R9
+	CMPQ         R9, count+64(FP)
 	JLT          weighOne_lane
 	ADDQ         $0x00000100, AX
-	ADDQ         $0x00000700, SI
-	MOVQ         d+56(FP), DI
-	SUBQ         $0x00000040, DI
-	MOVQ         DI, d+56(FP)
+	SHLQ         $0x05, R9
+	SUBQ         R9, DI
+	ADDQ         $0x00000800, DI
+	SUBQ         $0x00000040, d+56(FP)
 	JG           weighOne_columns
 	VZEROUPPER
 	RET
 
-// func weighEight(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int)
-// Requires: AVX, FMA3
-TEXT ·weighEight(SB), NOSPLIT, $0-64
+// func weighEight(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int, count int, ahead int)
+// Requires: AVX, FMA3, MMX+
+TEXT ·weighEight(SB), NOSPLIT, $0-80
 	MOVQ v+0(FP), AX
 	MOVQ ldv+8(FP), CX
 	MOVQ n+32(FP), DX
-	MOVQ p+16(FP), BX
-	MOVQ lanes+40(FP), SI
+	MOVQ ahead+72(FP), BX
+	MOVQ p+16(FP), SI
+	MOVQ lanes+40(FP), DI
 
 weighEight_columns:
-	XORQ R8, R8
+	XORQ R9, R9
 
 weighEight_lane:
-	VMOVUPS (SI), Y0
-	MOVQ    R8, DI
-	IMULQ   CX, DI
-	ADDQ    AX, DI
-	MOVQ    R8, R9
+	VMOVUPS (DI), Y0
+	MOVQ    R9, R8
+	IMULQ   CX, R8
+	ADDQ    AX, R8
+	MOVQ    R9, R10
 
 weighEight_row:
-	VBROADCASTSS (BX)(R9*4), Y1
-	VFMADD231PS  (DI), Y1, Y0
-	LEAQ         (DI)(CX*8), DI
-	ADDQ         $0x08, R9
-	CMPQ         R9, DX
+	PREFETCHT1   (R8)(BX*1)
+	VBROADCASTSS (SI)(R10*4), Y1
+	VFMADD231PS  (R8), Y1, Y0
+	LEAQ         (R8)(CX*8), R8
+	ADDQ         $0x08, R10
+	CMPQ         R10, DX
 	JLT          weighEight_row
-	VMOVUPS      Y0, (SI)
-	ADDQ         $0x20, SI
-	INCQ         R8
-	CMPQ         R8, $0x08
+	VMOVUPS      Y0, (DI)
+	ADDQ         $0x20, DI
+	INCQ         R9
+	CMPQ         R9, count+64(FP)
 	JLT          weighEight_lane
 	ADDQ         $0x00000020, AX
-	ADDQ         $0x00000000, SI
-	MOVQ         d+56(FP), DI
-	SUBQ         $0x00000008, DI
-	MOVQ         DI, d+56(FP)
+	SHLQ         $0x05, R9
+	SUBQ         R9, DI
+	ADDQ         $0x00000100, DI
+	SUBQ         $0x00000008, d+56(FP)
 	JG           weighEight_columns
 	VZEROUPPER
 	RET
@@ -2636,10 +3331,10 @@ DATA float64s<>+0(SB)/8, $0xc086200000000000
 DATA float64s<>+8(SB)/8, $0xc086200000000000
 DATA float64s<>+16(SB)/8, $0xc086200000000000
 DATA float64s<>+24(SB)/8, $0xc086200000000000
-DATA float64s<>+32(SB)/8, $0x4086300000000000
-DATA float64s<>+40(SB)/8, $0x4086300000000000
-DATA float64s<>+48(SB)/8, $0x4086300000000000
-DATA float64s<>+56(SB)/8, $0x4086300000000000
+DATA float64s<>+32(SB)/8, $0x4086280000000000
+DATA float64s<>+40(SB)/8, $0x4086280000000000
+DATA float64s<>+48(SB)/8, $0x4086280000000000
+DATA float64s<>+56(SB)/8, $0x4086280000000000
 DATA float64s<>+64(SB)/8, $0x3ff71547652b82fe
 DATA float64s<>+72(SB)/8, $0x3ff71547652b82fe
 DATA float64s<>+80(SB)/8, $0x3ff71547652b82fe
@@ -2652,10 +3347,10 @@ DATA float64s<>+128(SB)/8, $0x3dea39ef35793c76
 DATA float64s<>+136(SB)/8, $0x3dea39ef35793c76
 DATA float64s<>+144(SB)/8, $0x3dea39ef35793c76
 DATA float64s<>+152(SB)/8, $0x3dea39ef35793c76
-DATA float64s<>+160(SB)/8, $0x43380000000003ff
-DATA float64s<>+168(SB)/8, $0x43380000000003ff
-DATA float64s<>+176(SB)/8, $0x43380000000003ff
-DATA float64s<>+184(SB)/8, $0x43380000000003ff
+DATA float64s<>+160(SB)/8, $0x4338000000000000
+DATA float64s<>+168(SB)/8, $0x4338000000000000
+DATA float64s<>+176(SB)/8, $0x4338000000000000
+DATA float64s<>+184(SB)/8, $0x4338000000000000
 DATA float64s<>+192(SB)/8, $0x8000000000000000
 DATA float64s<>+200(SB)/8, $0x8000000000000000
 DATA float64s<>+208(SB)/8, $0x8000000000000000
@@ -2727,488 +3422,634 @@ DATA float64s<>+728(SB)/8, $0x3ff0000000000000
 GLOBL float64s<>(SB), RODATA|NOPTR, $736
 
 // func expSum(out *float32, x *float32, top float32, n int, lanes *float32)
-// Requires: AVX, AVX2
-TEXT ·expSum(SB), $768-40
-	MOVQ         out+0(FP), AX
-	MOVQ         x+8(FP), CX
+// Requires: AVX, AVX2, FMA3
+TEXT ·expSum(SB), $1184-40
+	LEAQ         31(SP), AX
+	ANDQ         $-32, AX
+	MOVQ         out+0(FP), CX
+	MOVQ         x+8(FP), DX
 	VBROADCASTSS top+16(FP), Y0
 	VCVTPS2PD    X0, Y0
 	VXORPS       Y1, Y1, Y1
-	MOVQ         n+24(FP), DX
-	XORQ         BX, BX
-	SUBQ         $0x20, DX
+	MOVQ         n+24(FP), BX
+	XORQ         SI, SI
+	SUBQ         $0x30, BX
 	JL           expSum_rest
 
 expSum_many:
-	VCVTPS2PD   (CX)(BX*4), Y2
-	VSUBPD      Y0, Y2, Y2
-	VMOVUPD     float64s<>+32(SB), Y4
-	VMINPD      Y2, Y4, Y4
-	VMOVUPD     float64s<>+0(SB), Y2
-	VMAXPD      Y4, Y2, Y2
-	VMULPD      float64s<>+64(SB), Y2, Y3
-	VROUNDPD    $0x08, Y3, Y3
-	VMOVUPD     Y3, (SP)
-	VMULPD      float64s<>+96(SB), Y3, Y4
-	VSUBPD      Y4, Y2, Y2
-	VMULPD      float64s<>+128(SB), Y3, Y4
-	VSUBPD      Y4, Y2, Y2
-	VMOVUPD     Y2, 256(SP)
-	VMOVUPD     float64s<>+384(SB), Y2
-	VCVTPS2PD   16(CX)(BX*4), Y3
-	VSUBPD      Y0, Y3, Y3
-	VMOVUPD     float64s<>+32(SB), Y6
-	VMINPD      Y3, Y6, Y6
-	VMOVUPD     float64s<>+0(SB), Y3
-	VMAXPD      Y6, Y3, Y3
-	VMULPD      float64s<>+64(SB), Y3, Y4
-	VROUNDPD    $0x08, Y4, Y4
-	VMOVUPD     Y4, 32(SP)
-	VMULPD      float64s<>+96(SB), Y4, Y6
-	VSUBPD      Y6, Y3, Y3
-	VMULPD      float64s<>+128(SB), Y4, Y6
-	VSUBPD      Y6, Y3, Y3
-	VMOVUPD     Y3, 288(SP)
-	VMOVUPD     float64s<>+384(SB), Y3
-	VCVTPS2PD   32(CX)(BX*4), Y4
-	VSUBPD      Y0, Y4, Y4
-	VMOVUPD     float64s<>+32(SB), Y7
-	VMINPD      Y4, Y7, Y7
-	VMOVUPD     float64s<>+0(SB), Y4
-	VMAXPD      Y7, Y4, Y4
-	VMULPD      float64s<>+64(SB), Y4, Y6
-	VROUNDPD    $0x08, Y6, Y6
-	VMOVUPD     Y6, 64(SP)
-	VMULPD      float64s<>+96(SB), Y6, Y7
-	VSUBPD      Y7, Y4, Y4
-	VMULPD      float64s<>+128(SB), Y6, Y7
-	VSUBPD      Y7, Y4, Y4
-	VMOVUPD     Y4, 320(SP)
-	VMOVUPD     float64s<>+384(SB), Y4
-	VCVTPS2PD   48(CX)(BX*4), Y6
-	VSUBPD      Y0, Y6, Y6
-	VMOVUPD     float64s<>+32(SB), Y8
-	VMINPD      Y6, Y8, Y8
-	VMOVUPD     float64s<>+0(SB), Y6
-	VMAXPD      Y8, Y6, Y6
-	VMULPD      float64s<>+64(SB), Y6, Y7
-	VROUNDPD    $0x08, Y7, Y7
-	VMOVUPD     Y7, 96(SP)
-	VMULPD      float64s<>+96(SB), Y7, Y8
-	VSUBPD      Y8, Y6, Y6
-	VMULPD      float64s<>+128(SB), Y7, Y8
-	VSUBPD      Y8, Y6, Y6
-	VMOVUPD     Y6, 352(SP)
-	VMOVUPD     float64s<>+384(SB), Y6
-	VCVTPS2PD   64(CX)(BX*4), Y7
-	VSUBPD      Y0, Y7, Y7
-	VMOVUPD     float64s<>+32(SB), Y9
-	VMINPD      Y7, Y9, Y9
-	VMOVUPD     float64s<>+0(SB), Y7
-	VMAXPD      Y9, Y7, Y7
-	VMULPD      float64s<>+64(SB), Y7, Y8
-	VROUNDPD    $0x08, Y8, Y8
-	VMOVUPD     Y8, 128(SP)
-	VMULPD      float64s<>+96(SB), Y8, Y9
-	VSUBPD      Y9, Y7, Y7
-	VMULPD      float64s<>+128(SB), Y8, Y9
-	VSUBPD      Y9, Y7, Y7
-	VMOVUPD     Y7, 384(SP)
-	VMOVUPD     float64s<>+384(SB), Y7
-	VCVTPS2PD   80(CX)(BX*4), Y8
-	VSUBPD      Y0, Y8, Y8
-	VMOVUPD     float64s<>+32(SB), Y10
-	VMINPD      Y8, Y10, Y10
-	VMOVUPD     float64s<>+0(SB), Y8
-	VMAXPD      Y10, Y8, Y8
-	VMULPD      float64s<>+64(SB), Y8, Y9
-	VROUNDPD    $0x08, Y9, Y9
-	VMOVUPD     Y9, 160(SP)
-	VMULPD      float64s<>+96(SB), Y9, Y10
-	VSUBPD      Y10, Y8, Y8
-	VMULPD      float64s<>+128(SB), Y9, Y10
-	VSUBPD      Y10, Y8, Y8
-	VMOVUPD     Y8, 416(SP)
-	VMOVUPD     float64s<>+384(SB), Y8
-	VCVTPS2PD   96(CX)(BX*4), Y9
-	VSUBPD      Y0, Y9, Y9
-	VMOVUPD     float64s<>+32(SB), Y11
-	VMINPD      Y9, Y11, Y11
-	VMOVUPD     float64s<>+0(SB), Y9
-	VMAXPD      Y11, Y9, Y9
-	VMULPD      float64s<>+64(SB), Y9, Y10
-	VROUNDPD    $0x08, Y10, Y10
-	VMOVUPD     Y10, 192(SP)
-	VMULPD      float64s<>+96(SB), Y10, Y11
-	VSUBPD      Y11, Y9, Y9
-	VMULPD      float64s<>+128(SB), Y10, Y11
-	VSUBPD      Y11, Y9, Y9
-	VMOVUPD     Y9, 448(SP)
-	VMOVUPD     float64s<>+384(SB), Y9
-	VCVTPS2PD   112(CX)(BX*4), Y10
-	VSUBPD      Y0, Y10, Y10
-	VMOVUPD     float64s<>+32(SB), Y12
-	VMINPD      Y10, Y12, Y12
-	VMOVUPD     float64s<>+0(SB), Y10
-	VMAXPD      Y12, Y10, Y10
-	VMULPD      float64s<>+64(SB), Y10, Y11
-	VROUNDPD    $0x08, Y11, Y11
-	VMOVUPD     Y11, 224(SP)
-	VMULPD      float64s<>+96(SB), Y11, Y12
-	VSUBPD      Y12, Y10, Y10
-	VMULPD      float64s<>+128(SB), Y11, Y12
-	VSUBPD      Y12, Y10, Y10
-	VMOVUPD     Y10, 480(SP)
-	VMOVUPD     float64s<>+384(SB), Y10
-	VMOVUPD     float64s<>+416(SB), Y11
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y11, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y11, Y3, Y3
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y11, Y4, Y4
-	VMULPD      352(SP), Y6, Y6
-	VADDPD      Y11, Y6, Y6
-	VMULPD      384(SP), Y7, Y7
-	VADDPD      Y11, Y7, Y7
-	VMULPD      416(SP), Y8, Y8
-	VADDPD      Y11, Y8, Y8
-	VMULPD      448(SP), Y9, Y9
-	VADDPD      Y11, Y9, Y9
-	VMULPD      480(SP), Y10, Y10
-	VADDPD      Y11, Y10, Y10
-	VMOVUPD     float64s<>+448(SB), Y11
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y11, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y11, Y3, Y3
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y11, Y4, Y4
-	VMULPD      352(SP), Y6, Y6
-	VADDPD      Y11, Y6, Y6
-	VMULPD      384(SP), Y7, Y7
-	VADDPD      Y11, Y7, Y7
-	VMULPD      416(SP), Y8, Y8
-	VADDPD      Y11, Y8, Y8
-	VMULPD      448(SP), Y9, Y9
-	VADDPD      Y11, Y9, Y9
-	VMULPD      480(SP), Y10, Y10
-	VADDPD      Y11, Y10, Y10
-	VMOVUPD     float64s<>+480(SB), Y11
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y11, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y11, Y3, Y3
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y11, Y4, Y4
-	VMULPD      352(SP), Y6, Y6
-	VADDPD      Y11, Y6, Y6
-	VMULPD      384(SP), Y7, Y7
-	VADDPD      Y11, Y7, Y7
-	VMULPD      416(SP), Y8, Y8
-	VADDPD      Y11, Y8, Y8
-	VMULPD      448(SP), Y9, Y9
-	VADDPD      Y11, Y9, Y9
-	VMULPD      480(SP), Y10, Y10
-	VADDPD      Y11, Y10, Y10
-	VMOVUPD     float64s<>+512(SB), Y11
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y11, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y11, Y3, Y3
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y11, Y4, Y4
-	VMULPD      352(SP), Y6, Y6
-	VADDPD      Y11, Y6, Y6
-	VMULPD      384(SP), Y7, Y7
-	VADDPD      Y11, Y7, Y7
-	VMULPD      416(SP), Y8, Y8
-	VADDPD      Y11, Y8, Y8
-	VMULPD      448(SP), Y9, Y9
-	VADDPD      Y11, Y9, Y9
-	VMULPD      480(SP), Y10, Y10
-	VADDPD      Y11, Y10, Y10
-	VMOVUPD     float64s<>+544(SB), Y11
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y11, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y11, Y3, Y3
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y11, Y4, Y4
-	VMULPD      352(SP), Y6, Y6
-	VADDPD      Y11, Y6, Y6
-	VMULPD      384(SP), Y7, Y7
-	VADDPD      Y11, Y7, Y7
-	VMULPD      416(SP), Y8, Y8
-	VADDPD      Y11, Y8, Y8
-	VMULPD      448(SP), Y9, Y9
-	VADDPD      Y11, Y9, Y9
-	VMULPD      480(SP), Y10, Y10
-	VADDPD      Y11, Y10, Y10
-	VMOVUPD     float64s<>+576(SB), Y11
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y11, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y11, Y3, Y3
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y11, Y4, Y4
-	VMULPD      352(SP), Y6, Y6
-	VADDPD      Y11, Y6, Y6
-	VMULPD      384(SP), Y7, Y7
-	VADDPD      Y11, Y7, Y7
-	VMULPD      416(SP), Y8, Y8
-	VADDPD      Y11, Y8, Y8
-	VMULPD      448(SP), Y9, Y9
-	VADDPD      Y11, Y9, Y9
-	VMULPD      480(SP), Y10, Y10
-	VADDPD      Y11, Y10, Y10
-	VMOVUPD     float64s<>+608(SB), Y11
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y11, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y11, Y3, Y3
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y11, Y4, Y4
-	VMULPD      352(SP), Y6, Y6
-	VADDPD      Y11, Y6, Y6
-	VMULPD      384(SP), Y7, Y7
-	VADDPD      Y11, Y7, Y7
-	VMULPD      416(SP), Y8, Y8
-	VADDPD      Y11, Y8, Y8
-	VMULPD      448(SP), Y9, Y9
-	VADDPD      Y11, Y9, Y9
-	VMULPD      480(SP), Y10, Y10
-	VADDPD      Y11, Y10, Y10
-	VMOVUPD     float64s<>+640(SB), Y11
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y11, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y11, Y3, Y3
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y11, Y4, Y4
-	VMULPD      352(SP), Y6, Y6
-	VADDPD      Y11, Y6, Y6
-	VMULPD      384(SP), Y7, Y7
-	VADDPD      Y11, Y7, Y7
-	VMULPD      416(SP), Y8, Y8
-	VADDPD      Y11, Y8, Y8
-	VMULPD      448(SP), Y9, Y9
-	VADDPD      Y11, Y9, Y9
-	VMULPD      480(SP), Y10, Y10
-	VADDPD      Y11, Y10, Y10
-	VMOVUPD     float64s<>+672(SB), Y11
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y11, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y11, Y3, Y3
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y11, Y4, Y4
-	VMULPD      352(SP), Y6, Y6
-	VADDPD      Y11, Y6, Y6
-	VMULPD      384(SP), Y7, Y7
-	VADDPD      Y11, Y7, Y7
-	VMULPD      416(SP), Y8, Y8
-	VADDPD      Y11, Y8, Y8
-	VMULPD      448(SP), Y9, Y9
-	VADDPD      Y11, Y9, Y9
-	VMULPD      480(SP), Y10, Y10
-	VADDPD      Y11, Y10, Y10
-	VMOVUPD     float64s<>+704(SB), Y11
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y11, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y11, Y3, Y3
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y11, Y4, Y4
-	VMULPD      352(SP), Y6, Y6
-	VADDPD      Y11, Y6, Y6
-	VMULPD      384(SP), Y7, Y7
-	VADDPD      Y11, Y7, Y7
-	VMULPD      416(SP), Y8, Y8
-	VADDPD      Y11, Y8, Y8
-	VMULPD      448(SP), Y9, Y9
-	VADDPD      Y11, Y9, Y9
-	VMULPD      480(SP), Y10, Y10
-	VADDPD      Y11, Y10, Y10
-	VMOVUPD     float64s<>+704(SB), Y11
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y11, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y11, Y3, Y3
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y11, Y4, Y4
-	VMULPD      352(SP), Y6, Y6
-	VADDPD      Y11, Y6, Y6
-	VMULPD      384(SP), Y7, Y7
-	VADDPD      Y11, Y7, Y7
-	VMULPD      416(SP), Y8, Y8
-	VADDPD      Y11, Y8, Y8
-	VMULPD      448(SP), Y9, Y9
-	VADDPD      Y11, Y9, Y9
-	VMULPD      480(SP), Y10, Y10
-	VADDPD      Y11, Y10, Y10
-	VMOVUPD     float64s<>+160(SB), Y11
-	VADDPD      (SP), Y11, Y11
-	VPSLLQ      $0x34, Y11, Y11
-	VMULPD      Y11, Y2, Y2
-	VMOVUPD     float64s<>+160(SB), Y11
-	VADDPD      32(SP), Y11, Y11
-	VPSLLQ      $0x34, Y11, Y11
-	VMULPD      Y11, Y3, Y3
-	VMOVUPD     float64s<>+160(SB), Y11
-	VADDPD      64(SP), Y11, Y11
-	VPSLLQ      $0x34, Y11, Y11
-	VMULPD      Y11, Y4, Y4
-	VMOVUPD     float64s<>+160(SB), Y11
-	VADDPD      96(SP), Y11, Y11
-	VPSLLQ      $0x34, Y11, Y11
-	VMULPD      Y11, Y6, Y6
-	VMOVUPD     float64s<>+160(SB), Y11
-	VADDPD      128(SP), Y11, Y11
-	VPSLLQ      $0x34, Y11, Y11
-	VMULPD      Y11, Y7, Y7
-	VMOVUPD     float64s<>+160(SB), Y11
-	VADDPD      160(SP), Y11, Y11
-	VPSLLQ      $0x34, Y11, Y11
-	VMULPD      Y11, Y8, Y8
-	VMOVUPD     float64s<>+160(SB), Y11
-	VADDPD      192(SP), Y11, Y11
-	VPSLLQ      $0x34, Y11, Y11
-	VMULPD      Y11, Y9, Y9
-	VMOVUPD     float64s<>+160(SB), Y11
-	VADDPD      224(SP), Y11, Y11
-	VPSLLQ      $0x34, Y11, Y11
-	VMULPD      Y11, Y10, Y10
-	VCVTPD2PSY  Y2, X5
-	VCVTPD2PSY  Y3, X2
-	VINSERTF128 $0x01, X2, Y5, Y2
-	VADDPS      Y2, Y1, Y1
-	VMOVUPS     Y2, (AX)(BX*4)
-	VCVTPD2PSY  Y4, X5
-	VCVTPD2PSY  Y6, X2
-	VINSERTF128 $0x01, X2, Y5, Y2
-	VADDPS      Y2, Y1, Y1
-	VMOVUPS     Y2, 32(AX)(BX*4)
-	VCVTPD2PSY  Y7, X5
-	VCVTPD2PSY  Y8, X2
-	VINSERTF128 $0x01, X2, Y5, Y2
-	VADDPS      Y2, Y1, Y1
-	VMOVUPS     Y2, 64(AX)(BX*4)
-	VCVTPD2PSY  Y9, X5
-	VCVTPD2PSY  Y10, X2
-	VINSERTF128 $0x01, X2, Y5, Y2
-	VADDPS      Y2, Y1, Y1
-	VMOVUPS     Y2, 96(AX)(BX*4)
-	ADDQ        $0x20, BX
-	SUBQ        $0x20, DX
-	JGE         expSum_many
+	VCVTPS2PD    (DX)(SI*4), Y2
+	VSUBPD       Y0, Y2, Y2
+	VMOVUPD      float64s<>+32(SB), Y3
+	VMINPD       Y2, Y3, Y3
+	VMOVUPD      float64s<>+0(SB), Y2
+	VMAXPD       Y3, Y2, Y2
+	VMULPD       float64s<>+64(SB), Y2, Y3
+	VADDPD       float64s<>+160(SB), Y3, Y3
+	VMOVUPD      Y3, (AX)
+	VSUBPD       float64s<>+160(SB), Y3, Y3
+	VFNMADD231PD float64s<>+96(SB), Y3, Y2
+	VMULPD       float64s<>+128(SB), Y3, Y3
+	VSUBPD       Y3, Y2, Y2
+	VMOVUPD      Y2, 384(AX)
+	VMULPD       float64s<>+384(SB), Y2, Y2
+	VADDPD       float64s<>+416(SB), Y2, Y2
+	VCVTPS2PD    16(DX)(SI*4), Y3
+	VSUBPD       Y0, Y3, Y3
+	VMOVUPD      float64s<>+32(SB), Y5
+	VMINPD       Y3, Y5, Y5
+	VMOVUPD      float64s<>+0(SB), Y3
+	VMAXPD       Y5, Y3, Y3
+	VMULPD       float64s<>+64(SB), Y3, Y5
+	VADDPD       float64s<>+160(SB), Y5, Y5
+	VMOVUPD      Y5, 32(AX)
+	VSUBPD       float64s<>+160(SB), Y5, Y5
+	VFNMADD231PD float64s<>+96(SB), Y5, Y3
+	VMULPD       float64s<>+128(SB), Y5, Y5
+	VSUBPD       Y5, Y3, Y3
+	VMOVUPD      Y3, 416(AX)
+	VMULPD       float64s<>+384(SB), Y3, Y3
+	VADDPD       float64s<>+416(SB), Y3, Y3
+	VCVTPS2PD    32(DX)(SI*4), Y5
+	VSUBPD       Y0, Y5, Y5
+	VMOVUPD      float64s<>+32(SB), Y6
+	VMINPD       Y5, Y6, Y6
+	VMOVUPD      float64s<>+0(SB), Y5
+	VMAXPD       Y6, Y5, Y5
+	VMULPD       float64s<>+64(SB), Y5, Y6
+	VADDPD       float64s<>+160(SB), Y6, Y6
+	VMOVUPD      Y6, 64(AX)
+	VSUBPD       float64s<>+160(SB), Y6, Y6
+	VFNMADD231PD float64s<>+96(SB), Y6, Y5
+	VMULPD       float64s<>+128(SB), Y6, Y6
+	VSUBPD       Y6, Y5, Y5
+	VMOVUPD      Y5, 448(AX)
+	VMULPD       float64s<>+384(SB), Y5, Y5
+	VADDPD       float64s<>+416(SB), Y5, Y5
+	VCVTPS2PD    48(DX)(SI*4), Y6
+	VSUBPD       Y0, Y6, Y6
+	VMOVUPD      float64s<>+32(SB), Y7
+	VMINPD       Y6, Y7, Y7
+	VMOVUPD      float64s<>+0(SB), Y6
+	VMAXPD       Y7, Y6, Y6
+	VMULPD       float64s<>+64(SB), Y6, Y7
+	VADDPD       float64s<>+160(SB), Y7, Y7
+	VMOVUPD      Y7, 96(AX)
+	VSUBPD       float64s<>+160(SB), Y7, Y7
+	VFNMADD231PD float64s<>+96(SB), Y7, Y6
+	VMULPD       float64s<>+128(SB), Y7, Y7
+	VSUBPD       Y7, Y6, Y6
+	VMOVUPD      Y6, 480(AX)
+	VMULPD       float64s<>+384(SB), Y6, Y6
+	VADDPD       float64s<>+416(SB), Y6, Y6
+	VCVTPS2PD    64(DX)(SI*4), Y7
+	VSUBPD       Y0, Y7, Y7
+	VMOVUPD      float64s<>+32(SB), Y8
+	VMINPD       Y7, Y8, Y8
+	VMOVUPD      float64s<>+0(SB), Y7
+	VMAXPD       Y8, Y7, Y7
+	VMULPD       float64s<>+64(SB), Y7, Y8
+	VADDPD       float64s<>+160(SB), Y8, Y8
+	VMOVUPD      Y8, 128(AX)
+	VSUBPD       float64s<>+160(SB), Y8, Y8
+	VFNMADD231PD float64s<>+96(SB), Y8, Y7
+	VMULPD       float64s<>+128(SB), Y8, Y8
+	VSUBPD       Y8, Y7, Y7
+	VMOVUPD      Y7, 512(AX)
+	VMULPD       float64s<>+384(SB), Y7, Y7
+	VADDPD       float64s<>+416(SB), Y7, Y7
+	VCVTPS2PD    80(DX)(SI*4), Y8
+	VSUBPD       Y0, Y8, Y8
+	VMOVUPD      float64s<>+32(SB), Y9
+	VMINPD       Y8, Y9, Y9
+	VMOVUPD      float64s<>+0(SB), Y8
+	VMAXPD       Y9, Y8, Y8
+	VMULPD       float64s<>+64(SB), Y8, Y9
+	VADDPD       float64s<>+160(SB), Y9, Y9
+	VMOVUPD      Y9, 160(AX)
+	VSUBPD       float64s<>+160(SB), Y9, Y9
+	VFNMADD231PD float64s<>+96(SB), Y9, Y8
+	VMULPD       float64s<>+128(SB), Y9, Y9
+	VSUBPD       Y9, Y8, Y8
+	VMOVUPD      Y8, 544(AX)
+	VMULPD       float64s<>+384(SB), Y8, Y8
+	VADDPD       float64s<>+416(SB), Y8, Y8
+	VCVTPS2PD    96(DX)(SI*4), Y9
+	VSUBPD       Y0, Y9, Y9
+	VMOVUPD      float64s<>+32(SB), Y10
+	VMINPD       Y9, Y10, Y10
+	VMOVUPD      float64s<>+0(SB), Y9
+	VMAXPD       Y10, Y9, Y9
+	VMULPD       float64s<>+64(SB), Y9, Y10
+	VADDPD       float64s<>+160(SB), Y10, Y10
+	VMOVUPD      Y10, 192(AX)
+	VSUBPD       float64s<>+160(SB), Y10, Y10
+	VFNMADD231PD float64s<>+96(SB), Y10, Y9
+	VMULPD       float64s<>+128(SB), Y10, Y10
+	VSUBPD       Y10, Y9, Y9
+	VMOVUPD      Y9, 576(AX)
+	VMULPD       float64s<>+384(SB), Y9, Y9
+	VADDPD       float64s<>+416(SB), Y9, Y9
+	VCVTPS2PD    112(DX)(SI*4), Y10
+	VSUBPD       Y0, Y10, Y10
+	VMOVUPD      float64s<>+32(SB), Y11
+	VMINPD       Y10, Y11, Y11
+	VMOVUPD      float64s<>+0(SB), Y10
+	VMAXPD       Y11, Y10, Y10
+	VMULPD       float64s<>+64(SB), Y10, Y11
+	VADDPD       float64s<>+160(SB), Y11, Y11
+	VMOVUPD      Y11, 224(AX)
+	VSUBPD       float64s<>+160(SB), Y11, Y11
+	VFNMADD231PD float64s<>+96(SB), Y11, Y10
+	VMULPD       float64s<>+128(SB), Y11, Y11
+	VSUBPD       Y11, Y10, Y10
+	VMOVUPD      Y10, 608(AX)
+	VMULPD       float64s<>+384(SB), Y10, Y10
+	VADDPD       float64s<>+416(SB), Y10, Y10
+	VCVTPS2PD    128(DX)(SI*4), Y11
+	VSUBPD       Y0, Y11, Y11
+	VMOVUPD      float64s<>+32(SB), Y12
+	VMINPD       Y11, Y12, Y12
+	VMOVUPD      float64s<>+0(SB), Y11
+	VMAXPD       Y12, Y11, Y11
+	VMULPD       float64s<>+64(SB), Y11, Y12
+	VADDPD       float64s<>+160(SB), Y12, Y12
+	VMOVUPD      Y12, 256(AX)
+	VSUBPD       float64s<>+160(SB), Y12, Y12
+	VFNMADD231PD float64s<>+96(SB), Y12, Y11
+	VMULPD       float64s<>+128(SB), Y12, Y12
+	VSUBPD       Y12, Y11, Y11
+	VMOVUPD      Y11, 640(AX)
+	VMULPD       float64s<>+384(SB), Y11, Y11
+	VADDPD       float64s<>+416(SB), Y11, Y11
+	VCVTPS2PD    144(DX)(SI*4), Y12
+	VSUBPD       Y0, Y12, Y12
+	VMOVUPD      float64s<>+32(SB), Y13
+	VMINPD       Y12, Y13, Y13
+	VMOVUPD      float64s<>+0(SB), Y12
+	VMAXPD       Y13, Y12, Y12
+	VMULPD       float64s<>+64(SB), Y12, Y13
+	VADDPD       float64s<>+160(SB), Y13, Y13
+	VMOVUPD      Y13, 288(AX)
+	VSUBPD       float64s<>+160(SB), Y13, Y13
+	VFNMADD231PD float64s<>+96(SB), Y13, Y12
+	VMULPD       float64s<>+128(SB), Y13, Y13
+	VSUBPD       Y13, Y12, Y12
+	VMOVUPD      Y12, 672(AX)
+	VMULPD       float64s<>+384(SB), Y12, Y12
+	VADDPD       float64s<>+416(SB), Y12, Y12
+	VCVTPS2PD    160(DX)(SI*4), Y13
+	VSUBPD       Y0, Y13, Y13
+	VMOVUPD      float64s<>+32(SB), Y14
+	VMINPD       Y13, Y14, Y14
+	VMOVUPD      float64s<>+0(SB), Y13
+	VMAXPD       Y14, Y13, Y13
+	VMULPD       float64s<>+64(SB), Y13, Y14
+	VADDPD       float64s<>+160(SB), Y14, Y14
+	VMOVUPD      Y14, 320(AX)
+	VSUBPD       float64s<>+160(SB), Y14, Y14
+	VFNMADD231PD float64s<>+96(SB), Y14, Y13
+	VMULPD       float64s<>+128(SB), Y14, Y14
+	VSUBPD       Y14, Y13, Y13
+	VMOVUPD      Y13, 704(AX)
+	VMULPD       float64s<>+384(SB), Y13, Y13
+	VADDPD       float64s<>+416(SB), Y13, Y13
+	VCVTPS2PD    176(DX)(SI*4), Y14
+	VSUBPD       Y0, Y14, Y14
+	VMOVUPD      float64s<>+32(SB), Y15
+	VMINPD       Y14, Y15, Y15
+	VMOVUPD      float64s<>+0(SB), Y14
+	VMAXPD       Y15, Y14, Y14
+	VMULPD       float64s<>+64(SB), Y14, Y15
+	VADDPD       float64s<>+160(SB), Y15, Y15
+	VMOVUPD      Y15, 352(AX)
+	VSUBPD       float64s<>+160(SB), Y15, Y15
+	VFNMADD231PD float64s<>+96(SB), Y15, Y14
+	VMULPD       float64s<>+128(SB), Y15, Y15
+	VSUBPD       Y15, Y14, Y14
+	VMOVUPD      Y14, 736(AX)
+	VMULPD       float64s<>+384(SB), Y14, Y14
+	VADDPD       float64s<>+416(SB), Y14, Y14
+	VMOVUPD      float64s<>+448(SB), Y15
+	VMULPD       384(AX), Y2, Y2
+	VADDPD       Y15, Y2, Y2
+	VMULPD       416(AX), Y3, Y3
+	VADDPD       Y15, Y3, Y3
+	VMULPD       448(AX), Y5, Y5
+	VADDPD       Y15, Y5, Y5
+	VMULPD       480(AX), Y6, Y6
+	VADDPD       Y15, Y6, Y6
+	VMULPD       512(AX), Y7, Y7
+	VADDPD       Y15, Y7, Y7
+	VMULPD       544(AX), Y8, Y8
+	VADDPD       Y15, Y8, Y8
+	VMULPD       576(AX), Y9, Y9
+	VADDPD       Y15, Y9, Y9
+	VMULPD       608(AX), Y10, Y10
+	VADDPD       Y15, Y10, Y10
+	VMULPD       640(AX), Y11, Y11
+	VADDPD       Y15, Y11, Y11
+	VMULPD       672(AX), Y12, Y12
+	VADDPD       Y15, Y12, Y12
+	VMULPD       704(AX), Y13, Y13
+	VADDPD       Y15, Y13, Y13
+	VMULPD       736(AX), Y14, Y14
+	VADDPD       Y15, Y14, Y14
+	VMOVUPD      float64s<>+480(SB), Y15
+	VMULPD       384(AX), Y2, Y2
+	VADDPD       Y15, Y2, Y2
+	VMULPD       416(AX), Y3, Y3
+	VADDPD       Y15, Y3, Y3
+	VMULPD       448(AX), Y5, Y5
+	VADDPD       Y15, Y5, Y5
+	VMULPD       480(AX), Y6, Y6
+	VADDPD       Y15, Y6, Y6
+	VMULPD       512(AX), Y7, Y7
+	VADDPD       Y15, Y7, Y7
+	VMULPD       544(AX), Y8, Y8
+	VADDPD       Y15, Y8, Y8
+	VMULPD       576(AX), Y9, Y9
+	VADDPD       Y15, Y9, Y9
+	VMULPD       608(AX), Y10, Y10
+	VADDPD       Y15, Y10, Y10
+	VMULPD       640(AX), Y11, Y11
+	VADDPD       Y15, Y11, Y11
+	VMULPD       672(AX), Y12, Y12
+	VADDPD       Y15, Y12, Y12
+	VMULPD       704(AX), Y13, Y13
+	VADDPD       Y15, Y13, Y13
+	VMULPD       736(AX), Y14, Y14
+	VADDPD       Y15, Y14, Y14
+	VMOVUPD      float64s<>+512(SB), Y15
+	VMULPD       384(AX), Y2, Y2
+	VADDPD       Y15, Y2, Y2
+	VMULPD       416(AX), Y3, Y3
+	VADDPD       Y15, Y3, Y3
+	VMULPD       448(AX), Y5, Y5
+	VADDPD       Y15, Y5, Y5
+	VMULPD       480(AX), Y6, Y6
+	VADDPD       Y15, Y6, Y6
+	VMULPD       512(AX), Y7, Y7
+	VADDPD       Y15, Y7, Y7
+	VMULPD       544(AX), Y8, Y8
+	VADDPD       Y15, Y8, Y8
+	VMULPD       576(AX), Y9, Y9
+	VADDPD       Y15, Y9, Y9
+	VMULPD       608(AX), Y10, Y10
+	VADDPD       Y15, Y10, Y10
+	VMULPD       640(AX), Y11, Y11
+	VADDPD       Y15, Y11, Y11
+	VMULPD       672(AX), Y12, Y12
+	VADDPD       Y15, Y12, Y12
+	VMULPD       704(AX), Y13, Y13
+	VADDPD       Y15, Y13, Y13
+	VMULPD       736(AX), Y14, Y14
+	VADDPD       Y15, Y14, Y14
+	VMOVUPD      float64s<>+544(SB), Y15
+	VMULPD       384(AX), Y2, Y2
+	VADDPD       Y15, Y2, Y2
+	VMULPD       416(AX), Y3, Y3
+	VADDPD       Y15, Y3, Y3
+	VMULPD       448(AX), Y5, Y5
+	VADDPD       Y15, Y5, Y5
+	VMULPD       480(AX), Y6, Y6
+	VADDPD       Y15, Y6, Y6
+	VMULPD       512(AX), Y7, Y7
+	VADDPD       Y15, Y7, Y7
+	VMULPD       544(AX), Y8, Y8
+	VADDPD       Y15, Y8, Y8
+	VMULPD       576(AX), Y9, Y9
+	VADDPD       Y15, Y9, Y9
+	VMULPD       608(AX), Y10, Y10
+	VADDPD       Y15, Y10, Y10
+	VMULPD       640(AX), Y11, Y11
+	VADDPD       Y15, Y11, Y11
+	VMULPD       672(AX), Y12, Y12
+	VADDPD       Y15, Y12, Y12
+	VMULPD       704(AX), Y13, Y13
+	VADDPD       Y15, Y13, Y13
+	VMULPD       736(AX), Y14, Y14
+	VADDPD       Y15, Y14, Y14
+	VMOVUPD      float64s<>+576(SB), Y15
+	VMULPD       384(AX), Y2, Y2
+	VADDPD       Y15, Y2, Y2
+	VMULPD       416(AX), Y3, Y3
+	VADDPD       Y15, Y3, Y3
+	VMULPD       448(AX), Y5, Y5
+	VADDPD       Y15, Y5, Y5
+	VMULPD       480(AX), Y6, Y6
+	VADDPD       Y15, Y6, Y6
+	VMULPD       512(AX), Y7, Y7
+	VADDPD       Y15, Y7, Y7
+	VMULPD       544(AX), Y8, Y8
+	VADDPD       Y15, Y8, Y8
+	VMULPD       576(AX), Y9, Y9
+	VADDPD       Y15, Y9, Y9
+	VMULPD       608(AX), Y10, Y10
+	VADDPD       Y15, Y10, Y10
+	VMULPD       640(AX), Y11, Y11
+	VADDPD       Y15, Y11, Y11
+	VMULPD       672(AX), Y12, Y12
+	VADDPD       Y15, Y12, Y12
+	VMULPD       704(AX), Y13, Y13
+	VADDPD       Y15, Y13, Y13
+	VMULPD       736(AX), Y14, Y14
+	VADDPD       Y15, Y14, Y14
+	VMOVUPD      float64s<>+608(SB), Y15
+	VMULPD       384(AX), Y2, Y2
+	VADDPD       Y15, Y2, Y2
+	VMULPD       416(AX), Y3, Y3
+	VADDPD       Y15, Y3, Y3
+	VMULPD       448(AX), Y5, Y5
+	VADDPD       Y15, Y5, Y5
+	VMULPD       480(AX), Y6, Y6
+	VADDPD       Y15, Y6, Y6
+	VMULPD       512(AX), Y7, Y7
+	VADDPD       Y15, Y7, Y7
+	VMULPD       544(AX), Y8, Y8
+	VADDPD       Y15, Y8, Y8
+	VMULPD       576(AX), Y9, Y9
+	VADDPD       Y15, Y9, Y9
+	VMULPD       608(AX), Y10, Y10
+	VADDPD       Y15, Y10, Y10
+	VMULPD       640(AX), Y11, Y11
+	VADDPD       Y15, Y11, Y11
+	VMULPD       672(AX), Y12, Y12
+	VADDPD       Y15, Y12, Y12
+	VMULPD       704(AX), Y13, Y13
+	VADDPD       Y15, Y13, Y13
+	VMULPD       736(AX), Y14, Y14
+	VADDPD       Y15, Y14, Y14
+	VMOVUPD      float64s<>+640(SB), Y15
+	VMULPD       384(AX), Y2, Y2
+	VADDPD       Y15, Y2, Y2
+	VMULPD       416(AX), Y3, Y3
+	VADDPD       Y15, Y3, Y3
+	VMULPD       448(AX), Y5, Y5
+	VADDPD       Y15, Y5, Y5
+	VMULPD       480(AX), Y6, Y6
+	VADDPD       Y15, Y6, Y6
+	VMULPD       512(AX), Y7, Y7
+	VADDPD       Y15, Y7, Y7
+	VMULPD       544(AX), Y8, Y8
+	VADDPD       Y15, Y8, Y8
+	VMULPD       576(AX), Y9, Y9
+	VADDPD       Y15, Y9, Y9
+	VMULPD       608(AX), Y10, Y10
+	VADDPD       Y15, Y10, Y10
+	VMULPD       640(AX), Y11, Y11
+	VADDPD       Y15, Y11, Y11
+	VMULPD       672(AX), Y12, Y12
+	VADDPD       Y15, Y12, Y12
+	VMULPD       704(AX), Y13, Y13
+	VADDPD       Y15, Y13, Y13
+	VMULPD       736(AX), Y14, Y14
+	VADDPD       Y15, Y14, Y14
+	VMOVUPD      float64s<>+672(SB), Y15
+	VMULPD       384(AX), Y2, Y2
+	VADDPD       Y15, Y2, Y2
+	VMULPD       416(AX), Y3, Y3
+	VADDPD       Y15, Y3, Y3
+	VMULPD       448(AX), Y5, Y5
+	VADDPD       Y15, Y5, Y5
+	VMULPD       480(AX), Y6, Y6
+	VADDPD       Y15, Y6, Y6
+	VMULPD       512(AX), Y7, Y7
+	VADDPD       Y15, Y7, Y7
+	VMULPD       544(AX), Y8, Y8
+	VADDPD       Y15, Y8, Y8
+	VMULPD       576(AX), Y9, Y9
+	VADDPD       Y15, Y9, Y9
+	VMULPD       608(AX), Y10, Y10
+	VADDPD       Y15, Y10, Y10
+	VMULPD       640(AX), Y11, Y11
+	VADDPD       Y15, Y11, Y11
+	VMULPD       672(AX), Y12, Y12
+	VADDPD       Y15, Y12, Y12
+	VMULPD       704(AX), Y13, Y13
+	VADDPD       Y15, Y13, Y13
+	VMULPD       736(AX), Y14, Y14
+	VADDPD       Y15, Y14, Y14
+	VMOVUPD      float64s<>+704(SB), Y15
+	VMULPD       384(AX), Y2, Y2
+	VADDPD       Y15, Y2, Y2
+	VMULPD       416(AX), Y3, Y3
+	VADDPD       Y15, Y3, Y3
+	VMULPD       448(AX), Y5, Y5
+	VADDPD       Y15, Y5, Y5
+	VMULPD       480(AX), Y6, Y6
+	VADDPD       Y15, Y6, Y6
+	VMULPD       512(AX), Y7, Y7
+	VADDPD       Y15, Y7, Y7
+	VMULPD       544(AX), Y8, Y8
+	VADDPD       Y15, Y8, Y8
+	VMULPD       576(AX), Y9, Y9
+	VADDPD       Y15, Y9, Y9
+	VMULPD       608(AX), Y10, Y10
+	VADDPD       Y15, Y10, Y10
+	VMULPD       640(AX), Y11, Y11
+	VADDPD       Y15, Y11, Y11
+	VMULPD       672(AX), Y12, Y12
+	VADDPD       Y15, Y12, Y12
+	VMULPD       704(AX), Y13, Y13
+	VADDPD       Y15, Y13, Y13
+	VMULPD       736(AX), Y14, Y14
+	VADDPD       Y15, Y14, Y14
+	VMOVUPD      float64s<>+704(SB), Y15
+	VMULPD       384(AX), Y2, Y2
+	VADDPD       Y15, Y2, Y2
+	VMULPD       416(AX), Y3, Y3
+	VADDPD       Y15, Y3, Y3
+	VMULPD       448(AX), Y5, Y5
+	VADDPD       Y15, Y5, Y5
+	VMULPD       480(AX), Y6, Y6
+	VADDPD       Y15, Y6, Y6
+	VMULPD       512(AX), Y7, Y7
+	VADDPD       Y15, Y7, Y7
+	VMULPD       544(AX), Y8, Y8
+	VADDPD       Y15, Y8, Y8
+	VMULPD       576(AX), Y9, Y9
+	VADDPD       Y15, Y9, Y9
+	VMULPD       608(AX), Y10, Y10
+	VADDPD       Y15, Y10, Y10
+	VMULPD       640(AX), Y11, Y11
+	VADDPD       Y15, Y11, Y11
+	VMULPD       672(AX), Y12, Y12
+	VADDPD       Y15, Y12, Y12
+	VMULPD       704(AX), Y13, Y13
+	VADDPD       Y15, Y13, Y13
+	VMULPD       736(AX), Y14, Y14
+	VADDPD       Y15, Y14, Y14
+	VMOVUPD      (AX), Y15
+	VPSLLQ       $0x34, Y15, Y15
+	VPADDQ       Y15, Y2, Y2
+	VMOVUPD      32(AX), Y15
+	VPSLLQ       $0x34, Y15, Y15
+	VPADDQ       Y15, Y3, Y3
+	VMOVUPD      64(AX), Y15
+	VPSLLQ       $0x34, Y15, Y15
+	VPADDQ       Y15, Y5, Y5
+	VMOVUPD      96(AX), Y15
+	VPSLLQ       $0x34, Y15, Y15
+	VPADDQ       Y15, Y6, Y6
+	VMOVUPD      128(AX), Y15
+	VPSLLQ       $0x34, Y15, Y15
+	VPADDQ       Y15, Y7, Y7
+	VMOVUPD      160(AX), Y15
+	VPSLLQ       $0x34, Y15, Y15
+	VPADDQ       Y15, Y8, Y8
+	VMOVUPD      192(AX), Y15
+	VPSLLQ       $0x34, Y15, Y15
+	VPADDQ       Y15, Y9, Y9
+	VMOVUPD      224(AX), Y15
+	VPSLLQ       $0x34, Y15, Y15
+	VPADDQ       Y15, Y10, Y10
+	VMOVUPD      256(AX), Y15
+	VPSLLQ       $0x34, Y15, Y15
+	VPADDQ       Y15, Y11, Y11
+	VMOVUPD      288(AX), Y15
+	VPSLLQ       $0x34, Y15, Y15
+	VPADDQ       Y15, Y12, Y12
+	VMOVUPD      320(AX), Y15
+	VPSLLQ       $0x34, Y15, Y15
+	VPADDQ       Y15, Y13, Y13
+	VMOVUPD      352(AX), Y15
+	VPSLLQ       $0x34, Y15, Y15
+	VPADDQ       Y15, Y14, Y14
+	VCVTPD2PSY   Y2, X4
+	VCVTPD2PSY   Y3, X2
+	VINSERTF128  $0x01, X2, Y4, Y2
+	VADDPS       Y2, Y1, Y1
+	VMOVUPS      Y2, (CX)(SI*4)
+	VCVTPD2PSY   Y5, X4
+	VCVTPD2PSY   Y6, X2
+	VINSERTF128  $0x01, X2, Y4, Y2
+	VADDPS       Y2, Y1, Y1
+	VMOVUPS      Y2, 32(CX)(SI*4)
+	VCVTPD2PSY   Y7, X4
+	VCVTPD2PSY   Y8, X2
+	VINSERTF128  $0x01, X2, Y4, Y2
+	VADDPS       Y2, Y1, Y1
+	VMOVUPS      Y2, 64(CX)(SI*4)
+	VCVTPD2PSY   Y9, X4
+	VCVTPD2PSY   Y10, X2
+	VINSERTF128  $0x01, X2, Y4, Y2
+	VADDPS       Y2, Y1, Y1
+	VMOVUPS      Y2, 96(CX)(SI*4)
+	VCVTPD2PSY   Y11, X4
+	VCVTPD2PSY   Y12, X2
+	VINSERTF128  $0x01, X2, Y4, Y2
+	VADDPS       Y2, Y1, Y1
+	VMOVUPS      Y2, 128(CX)(SI*4)
+	VCVTPD2PSY   Y13, X4
+	VCVTPD2PSY   Y14, X2
+	VINSERTF128  $0x01, X2, Y4, Y2
+	VADDPS       Y2, Y1, Y1
+	VMOVUPS      Y2, 160(CX)(SI*4)
+	ADDQ         $0x30, SI
+	SUBQ         $0x30, BX
+	JGE          expSum_many
 
 expSum_rest:
-	ADDQ $0x20, DX
+	ADDQ $0x30, BX
 	JE   expSum_done
 
 expSum_few:
-	VCVTPS2PD   (CX)(BX*4), Y2
-	VSUBPD      Y0, Y2, Y2
-	VMOVUPD     float64s<>+32(SB), Y4
-	VMINPD      Y2, Y4, Y4
-	VMOVUPD     float64s<>+0(SB), Y2
-	VMAXPD      Y4, Y2, Y2
-	VMULPD      float64s<>+64(SB), Y2, Y3
-	VROUNDPD    $0x08, Y3, Y3
-	VMOVUPD     Y3, (SP)
-	VMULPD      float64s<>+96(SB), Y3, Y4
-	VSUBPD      Y4, Y2, Y2
-	VMULPD      float64s<>+128(SB), Y3, Y4
-	VSUBPD      Y4, Y2, Y2
-	VMOVUPD     Y2, 256(SP)
-	VMOVUPD     float64s<>+384(SB), Y2
-	VCVTPS2PD   16(CX)(BX*4), Y3
-	VSUBPD      Y0, Y3, Y3
-	VMOVUPD     float64s<>+32(SB), Y6
-	VMINPD      Y3, Y6, Y6
-	VMOVUPD     float64s<>+0(SB), Y3
-	VMAXPD      Y6, Y3, Y3
-	VMULPD      float64s<>+64(SB), Y3, Y4
-	VROUNDPD    $0x08, Y4, Y4
-	VMOVUPD     Y4, 32(SP)
-	VMULPD      float64s<>+96(SB), Y4, Y6
-	VSUBPD      Y6, Y3, Y3
-	VMULPD      float64s<>+128(SB), Y4, Y6
-	VSUBPD      Y6, Y3, Y3
-	VMOVUPD     Y3, 288(SP)
-	VMOVUPD     float64s<>+384(SB), Y3
-	VMOVUPD     float64s<>+416(SB), Y4
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y4, Y3, Y3
-	VMOVUPD     float64s<>+448(SB), Y4
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y4, Y3, Y3
-	VMOVUPD     float64s<>+480(SB), Y4
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y4, Y3, Y3
-	VMOVUPD     float64s<>+512(SB), Y4
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y4, Y3, Y3
-	VMOVUPD     float64s<>+544(SB), Y4
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y4, Y3, Y3
-	VMOVUPD     float64s<>+576(SB), Y4
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y4, Y3, Y3
-	VMOVUPD     float64s<>+608(SB), Y4
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y4, Y3, Y3
-	VMOVUPD     float64s<>+640(SB), Y4
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y4, Y3, Y3
-	VMOVUPD     float64s<>+672(SB), Y4
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y4, Y3, Y3
-	VMOVUPD     float64s<>+704(SB), Y4
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y4, Y3, Y3
-	VMOVUPD     float64s<>+704(SB), Y4
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y4, Y3, Y3
-	VMOVUPD     float64s<>+160(SB), Y4
-	VADDPD      (SP), Y4, Y4
-	VPSLLQ      $0x34, Y4, Y4
-	VMULPD      Y4, Y2, Y2
-	VMOVUPD     float64s<>+160(SB), Y4
-	VADDPD      32(SP), Y4, Y4
-	VPSLLQ      $0x34, Y4, Y4
-	VMULPD      Y4, Y3, Y3
-	VCVTPD2PSY  Y2, X5
-	VCVTPD2PSY  Y3, X2
-	VINSERTF128 $0x01, X2, Y5, Y2
-	VADDPS      Y2, Y1, Y1
-	VMOVUPS     Y2, (AX)(BX*4)
-	ADDQ        $0x08, BX
-	SUBQ        $0x08, DX
-	JG          expSum_few
+	VCVTPS2PD    (DX)(SI*4), Y2
+	VSUBPD       Y0, Y2, Y2
+	VMOVUPD      float64s<>+32(SB), Y3
+	VMINPD       Y2, Y3, Y3
+	VMOVUPD      float64s<>+0(SB), Y2
+	VMAXPD       Y3, Y2, Y2
+	VMULPD       float64s<>+64(SB), Y2, Y3
+	VADDPD       float64s<>+160(SB), Y3, Y3
+	VMOVUPD      Y3, (AX)
+	VSUBPD       float64s<>+160(SB), Y3, Y3
+	VFNMADD231PD float64s<>+96(SB), Y3, Y2
+	VMULPD       float64s<>+128(SB), Y3, Y3
+	VSUBPD       Y3, Y2, Y2
+	VMOVUPD      Y2, 384(AX)
+	VMULPD       float64s<>+384(SB), Y2, Y2
+	VADDPD       float64s<>+416(SB), Y2, Y2
+	VCVTPS2PD    16(DX)(SI*4), Y3
+	VSUBPD       Y0, Y3, Y3
+	VMOVUPD      float64s<>+32(SB), Y5
+	VMINPD       Y3, Y5, Y5
+	VMOVUPD      float64s<>+0(SB), Y3
+	VMAXPD       Y5, Y3, Y3
+	VMULPD       float64s<>+64(SB), Y3, Y5
+	VADDPD       float64s<>+160(SB), Y5, Y5
+	VMOVUPD      Y5, 32(AX)
+	VSUBPD       float64s<>+160(SB), Y5, Y5
+	VFNMADD231PD float64s<>+96(SB), Y5, Y3
+	VMULPD       float64s<>+128(SB), Y5, Y5
+	VSUBPD       Y5, Y3, Y3
+	VMOVUPD      Y3, 416(AX)
+	VMULPD       float64s<>+384(SB), Y3, Y3
+	VADDPD       float64s<>+416(SB), Y3, Y3
+	VMOVUPD      float64s<>+448(SB), Y5
+	VMULPD       384(AX), Y2, Y2
+	VADDPD       Y5, Y2, Y2
+	VMULPD       416(AX), Y3, Y3
+	VADDPD       Y5, Y3, Y3
+	VMOVUPD      float64s<>+480(SB), Y5
+	VMULPD       384(AX), Y2, Y2
+	VADDPD       Y5, Y2, Y2
+	VMULPD       416(AX), Y3, Y3
+	VADDPD       Y5, Y3, Y3
+	VMOVUPD      float64s<>+512(SB), Y5
+	VMULPD       384(AX), Y2, Y2
+	VADDPD       Y5, Y2, Y2
+	VMULPD       416(AX), Y3, Y3
+	VADDPD       Y5, Y3, Y3
+	VMOVUPD      float64s<>+544(SB), Y5
+	VMULPD       384(AX), Y2, Y2
+	VADDPD       Y5, Y2, Y2
+	VMULPD       416(AX), Y3, Y3
+	VADDPD       Y5, Y3, Y3
+	VMOVUPD      float64s<>+576(SB), Y5
+	VMULPD       384(AX), Y2, Y2
+	VADDPD       Y5, Y2, Y2
+	VMULPD       416(AX), Y3, Y3
+	VADDPD       Y5, Y3, Y3
+	VMOVUPD      float64s<>+608(SB), Y5
+	VMULPD       384(AX), Y2, Y2
+	VADDPD       Y5, Y2, Y2
+	VMULPD       416(AX), Y3, Y3
+	VADDPD       Y5, Y3, Y3
+	VMOVUPD      float64s<>+640(SB), Y5
+	VMULPD       384(AX), Y2, Y2
+	VADDPD       Y5, Y2, Y2
+	VMULPD       416(AX), Y3, Y3
+	VADDPD       Y5, Y3, Y3
+	VMOVUPD      float64s<>+672(SB), Y5
+	VMULPD       384(AX), Y2, Y2
+	VADDPD       Y5, Y2, Y2
+	VMULPD       416(AX), Y3, Y3
+	VADDPD       Y5, Y3, Y3
+	VMOVUPD      float64s<>+704(SB), Y5
+	VMULPD       384(AX), Y2, Y2
+	VADDPD       Y5, Y2, Y2
+	VMULPD       416(AX), Y3, Y3
+	VADDPD       Y5, Y3, Y3
+	VMOVUPD      float64s<>+704(SB), Y5
+	VMULPD       384(AX), Y2, Y2
+	VADDPD       Y5, Y2, Y2
+	VMULPD       416(AX), Y3, Y3
+	VADDPD       Y5, Y3, Y3
+	VMOVUPD      (AX), Y5
+	VPSLLQ       $0x34, Y5, Y5
+	VPADDQ       Y5, Y2, Y2
+	VMOVUPD      32(AX), Y5
+	VPSLLQ       $0x34, Y5, Y5
+	VPADDQ       Y5, Y3, Y3
+	VCVTPD2PSY   Y2, X4
+	VCVTPD2PSY   Y3, X2
+	VINSERTF128  $0x01, X2, Y4, Y2
+	VADDPS       Y2, Y1, Y1
+	VMOVUPS      Y2, (CX)(SI*4)
+	ADDQ         $0x08, SI
+	SUBQ         $0x08, BX
+	JG           expSum_few
 
 expSum_done:
 	MOVQ    lanes+32(FP), AX
@@ -3217,2035 +4058,1975 @@ expSum_done:
 	RET
 
 // func silu8(out *float32, x *float32, n int)
-// Requires: AVX, AVX2
-TEXT ·silu8(SB), $768-24
-	MOVQ         out+0(FP), AX
-	MOVQ         x+8(FP), CX
+// Requires: AVX, AVX2, FMA3
+TEXT ·silu8(SB), $800-24
+	LEAQ         31(SP), AX
+	ANDQ         $-32, AX
+	MOVQ         out+0(FP), CX
+	MOVQ         x+8(FP), DX
 	VBROADCASTSS storedNaN<>+0(SB), Y0
-	MOVQ         n+16(FP), DX
-	XORQ         BX, BX
-	SUBQ         $0x20, DX
+	MOVQ         n+16(FP), BX
+	XORQ         SI, SI
+	SUBQ         $0x20, BX
 	JL           silu8_rest
 
 silu8_many:
-	VCVTPS2PD   (CX)(BX*4), Y1
-	VXORPD      float64s<>+192(SB), Y1, Y1
-	VMOVUPD     float64s<>+32(SB), Y3
-	VMINPD      Y1, Y3, Y3
-	VMOVUPD     float64s<>+0(SB), Y1
-	VMAXPD      Y3, Y1, Y1
-	VMULPD      float64s<>+64(SB), Y1, Y2
-	VROUNDPD    $0x08, Y2, Y2
-	VMOVUPD     Y2, (SP)
-	VMULPD      float64s<>+96(SB), Y2, Y3
-	VSUBPD      Y3, Y1, Y1
-	VMULPD      float64s<>+128(SB), Y2, Y3
-	VSUBPD      Y3, Y1, Y1
-	VMOVUPD     Y1, 256(SP)
-	VMOVUPD     float64s<>+384(SB), Y1
-	VCVTPS2PD   16(CX)(BX*4), Y2
-	VXORPD      float64s<>+192(SB), Y2, Y2
-	VMOVUPD     float64s<>+32(SB), Y5
-	VMINPD      Y2, Y5, Y5
-	VMOVUPD     float64s<>+0(SB), Y2
-	VMAXPD      Y5, Y2, Y2
-	VMULPD      float64s<>+64(SB), Y2, Y3
-	VROUNDPD    $0x08, Y3, Y3
-	VMOVUPD     Y3, 32(SP)
-	VMULPD      float64s<>+96(SB), Y3, Y5
-	VSUBPD      Y5, Y2, Y2
-	VMULPD      float64s<>+128(SB), Y3, Y5
-	VSUBPD      Y5, Y2, Y2
-	VMOVUPD     Y2, 288(SP)
-	VMOVUPD     float64s<>+384(SB), Y2
-	VCVTPS2PD   32(CX)(BX*4), Y3
-	VXORPD      float64s<>+192(SB), Y3, Y3
-	VMOVUPD     float64s<>+32(SB), Y6
-	VMINPD      Y3, Y6, Y6
-	VMOVUPD     float64s<>+0(SB), Y3
-	VMAXPD      Y6, Y3, Y3
-	VMULPD      float64s<>+64(SB), Y3, Y5
-	VROUNDPD    $0x08, Y5, Y5
-	VMOVUPD     Y5, 64(SP)
-	VMULPD      float64s<>+96(SB), Y5, Y6
-	VSUBPD      Y6, Y3, Y3
-	VMULPD      float64s<>+128(SB), Y5, Y6
-	VSUBPD      Y6, Y3, Y3
-	VMOVUPD     Y3, 320(SP)
-	VMOVUPD     float64s<>+384(SB), Y3
-	VCVTPS2PD   48(CX)(BX*4), Y5
-	VXORPD      float64s<>+192(SB), Y5, Y5
-	VMOVUPD     float64s<>+32(SB), Y7
-	VMINPD      Y5, Y7, Y7
-	VMOVUPD     float64s<>+0(SB), Y5
-	VMAXPD      Y7, Y5, Y5
-	VMULPD      float64s<>+64(SB), Y5, Y6
-	VROUNDPD    $0x08, Y6, Y6
-	VMOVUPD     Y6, 96(SP)
-	VMULPD      float64s<>+96(SB), Y6, Y7
-	VSUBPD      Y7, Y5, Y5
-	VMULPD      float64s<>+128(SB), Y6, Y7
-	VSUBPD      Y7, Y5, Y5
-	VMOVUPD     Y5, 352(SP)
-	VMOVUPD     float64s<>+384(SB), Y5
-	VCVTPS2PD   64(CX)(BX*4), Y6
-	VXORPD      float64s<>+192(SB), Y6, Y6
-	VMOVUPD     float64s<>+32(SB), Y8
-	VMINPD      Y6, Y8, Y8
-	VMOVUPD     float64s<>+0(SB), Y6
-	VMAXPD      Y8, Y6, Y6
-	VMULPD      float64s<>+64(SB), Y6, Y7
-	VROUNDPD    $0x08, Y7, Y7
-	VMOVUPD     Y7, 128(SP)
-	VMULPD      float64s<>+96(SB), Y7, Y8
-	VSUBPD      Y8, Y6, Y6
-	VMULPD      float64s<>+128(SB), Y7, Y8
-	VSUBPD      Y8, Y6, Y6
-	VMOVUPD     Y6, 384(SP)
-	VMOVUPD     float64s<>+384(SB), Y6
-	VCVTPS2PD   80(CX)(BX*4), Y7
-	VXORPD      float64s<>+192(SB), Y7, Y7
-	VMOVUPD     float64s<>+32(SB), Y9
-	VMINPD      Y7, Y9, Y9
-	VMOVUPD     float64s<>+0(SB), Y7
-	VMAXPD      Y9, Y7, Y7
-	VMULPD      float64s<>+64(SB), Y7, Y8
-	VROUNDPD    $0x08, Y8, Y8
-	VMOVUPD     Y8, 160(SP)
-	VMULPD      float64s<>+96(SB), Y8, Y9
-	VSUBPD      Y9, Y7, Y7
-	VMULPD      float64s<>+128(SB), Y8, Y9
-	VSUBPD      Y9, Y7, Y7
-	VMOVUPD     Y7, 416(SP)
-	VMOVUPD     float64s<>+384(SB), Y7
-	VCVTPS2PD   96(CX)(BX*4), Y8
-	VXORPD      float64s<>+192(SB), Y8, Y8
-	VMOVUPD     float64s<>+32(SB), Y10
-	VMINPD      Y8, Y10, Y10
-	VMOVUPD     float64s<>+0(SB), Y8
-	VMAXPD      Y10, Y8, Y8
-	VMULPD      float64s<>+64(SB), Y8, Y9
-	VROUNDPD    $0x08, Y9, Y9
-	VMOVUPD     Y9, 192(SP)
-	VMULPD      float64s<>+96(SB), Y9, Y10
-	VSUBPD      Y10, Y8, Y8
-	VMULPD      float64s<>+128(SB), Y9, Y10
-	VSUBPD      Y10, Y8, Y8
-	VMOVUPD     Y8, 448(SP)
-	VMOVUPD     float64s<>+384(SB), Y8
-	VCVTPS2PD   112(CX)(BX*4), Y9
-	VXORPD      float64s<>+192(SB), Y9, Y9
-	VMOVUPD     float64s<>+32(SB), Y11
-	VMINPD      Y9, Y11, Y11
-	VMOVUPD     float64s<>+0(SB), Y9
-	VMAXPD      Y11, Y9, Y9
-	VMULPD      float64s<>+64(SB), Y9, Y10
-	VROUNDPD    $0x08, Y10, Y10
-	VMOVUPD     Y10, 224(SP)
-	VMULPD      float64s<>+96(SB), Y10, Y11
-	VSUBPD      Y11, Y9, Y9
-	VMULPD      float64s<>+128(SB), Y10, Y11
-	VSUBPD      Y11, Y9, Y9
-	VMOVUPD     Y9, 480(SP)
-	VMOVUPD     float64s<>+384(SB), Y9
-	VMOVUPD     float64s<>+416(SB), Y10
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y10, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y10, Y2, Y2
-	VMULPD      320(SP), Y3, Y3
-	VADDPD      Y10, Y3, Y3
-	VMULPD      352(SP), Y5, Y5
-	VADDPD      Y10, Y5, Y5
-	VMULPD      384(SP), Y6, Y6
-	VADDPD      Y10, Y6, Y6
-	VMULPD      416(SP), Y7, Y7
-	VADDPD      Y10, Y7, Y7
-	VMULPD      448(SP), Y8, Y8
-	VADDPD      Y10, Y8, Y8
-	VMULPD      480(SP), Y9, Y9
-	VADDPD      Y10, Y9, Y9
-	VMOVUPD     float64s<>+448(SB), Y10
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y10, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y10, Y2, Y2
-	VMULPD      320(SP), Y3, Y3
-	VADDPD      Y10, Y3, Y3
-	VMULPD      352(SP), Y5, Y5
-	VADDPD      Y10, Y5, Y5
-	VMULPD      384(SP), Y6, Y6
-	VADDPD      Y10, Y6, Y6
-	VMULPD      416(SP), Y7, Y7
-	VADDPD      Y10, Y7, Y7
-	VMULPD      448(SP), Y8, Y8
-	VADDPD      Y10, Y8, Y8
-	VMULPD      480(SP), Y9, Y9
-	VADDPD      Y10, Y9, Y9
-	VMOVUPD     float64s<>+480(SB), Y10
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y10, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y10, Y2, Y2
-	VMULPD      320(SP), Y3, Y3
-	VADDPD      Y10, Y3, Y3
-	VMULPD      352(SP), Y5, Y5
-	VADDPD      Y10, Y5, Y5
-	VMULPD      384(SP), Y6, Y6
-	VADDPD      Y10, Y6, Y6
-	VMULPD      416(SP), Y7, Y7
-	VADDPD      Y10, Y7, Y7
-	VMULPD      448(SP), Y8, Y8
-	VADDPD      Y10, Y8, Y8
-	VMULPD      480(SP), Y9, Y9
-	VADDPD      Y10, Y9, Y9
-	VMOVUPD     float64s<>+512(SB), Y10
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y10, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y10, Y2, Y2
-	VMULPD      320(SP), Y3, Y3
-	VADDPD      Y10, Y3, Y3
-	VMULPD      352(SP), Y5, Y5
-	VADDPD      Y10, Y5, Y5
-	VMULPD      384(SP), Y6, Y6
-	VADDPD      Y10, Y6, Y6
-	VMULPD      416(SP), Y7, Y7
-	VADDPD      Y10, Y7, Y7
-	VMULPD      448(SP), Y8, Y8
-	VADDPD      Y10, Y8, Y8
-	VMULPD      480(SP), Y9, Y9
-	VADDPD      Y10, Y9, Y9
-	VMOVUPD     float64s<>+544(SB), Y10
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y10, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y10, Y2, Y2
-	VMULPD      320(SP), Y3, Y3
-	VADDPD      Y10, Y3, Y3
-	VMULPD      352(SP), Y5, Y5
-	VADDPD      Y10, Y5, Y5
-	VMULPD      384(SP), Y6, Y6
-	VADDPD      Y10, Y6, Y6
-	VMULPD      416(SP), Y7, Y7
-	VADDPD      Y10, Y7, Y7
-	VMULPD      448(SP), Y8, Y8
-	VADDPD      Y10, Y8, Y8
-	VMULPD      480(SP), Y9, Y9
-	VADDPD      Y10, Y9, Y9
-	VMOVUPD     float64s<>+576(SB), Y10
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y10, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y10, Y2, Y2
-	VMULPD      320(SP), Y3, Y3
-	VADDPD      Y10, Y3, Y3
-	VMULPD      352(SP), Y5, Y5
-	VADDPD      Y10, Y5, Y5
-	VMULPD      384(SP), Y6, Y6
-	VADDPD      Y10, Y6, Y6
-	VMULPD      416(SP), Y7, Y7
-	VADDPD      Y10, Y7, Y7
-	VMULPD      448(SP), Y8, Y8
-	VADDPD      Y10, Y8, Y8
-	VMULPD      480(SP), Y9, Y9
-	VADDPD      Y10, Y9, Y9
-	VMOVUPD     float64s<>+608(SB), Y10
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y10, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y10, Y2, Y2
-	VMULPD      320(SP), Y3, Y3
-	VADDPD      Y10, Y3, Y3
-	VMULPD      352(SP), Y5, Y5
-	VADDPD      Y10, Y5, Y5
-	VMULPD      384(SP), Y6, Y6
-	VADDPD      Y10, Y6, Y6
-	VMULPD      416(SP), Y7, Y7
-	VADDPD      Y10, Y7, Y7
-	VMULPD      448(SP), Y8, Y8
-	VADDPD      Y10, Y8, Y8
-	VMULPD      480(SP), Y9, Y9
-	VADDPD      Y10, Y9, Y9
-	VMOVUPD     float64s<>+640(SB), Y10
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y10, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y10, Y2, Y2
-	VMULPD      320(SP), Y3, Y3
-	VADDPD      Y10, Y3, Y3
-	VMULPD      352(SP), Y5, Y5
-	VADDPD      Y10, Y5, Y5
-	VMULPD      384(SP), Y6, Y6
-	VADDPD      Y10, Y6, Y6
-	VMULPD      416(SP), Y7, Y7
-	VADDPD      Y10, Y7, Y7
-	VMULPD      448(SP), Y8, Y8
-	VADDPD      Y10, Y8, Y8
-	VMULPD      480(SP), Y9, Y9
-	VADDPD      Y10, Y9, Y9
-	VMOVUPD     float64s<>+672(SB), Y10
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y10, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y10, Y2, Y2
-	VMULPD      320(SP), Y3, Y3
-	VADDPD      Y10, Y3, Y3
-	VMULPD      352(SP), Y5, Y5
-	VADDPD      Y10, Y5, Y5
-	VMULPD      384(SP), Y6, Y6
-	VADDPD      Y10, Y6, Y6
-	VMULPD      416(SP), Y7, Y7
-	VADDPD      Y10, Y7, Y7
-	VMULPD      448(SP), Y8, Y8
-	VADDPD      Y10, Y8, Y8
-	VMULPD      480(SP), Y9, Y9
-	VADDPD      Y10, Y9, Y9
-	VMOVUPD     float64s<>+704(SB), Y10
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y10, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y10, Y2, Y2
-	VMULPD      320(SP), Y3, Y3
-	VADDPD      Y10, Y3, Y3
-	VMULPD      352(SP), Y5, Y5
-	VADDPD      Y10, Y5, Y5
-	VMULPD      384(SP), Y6, Y6
-	VADDPD      Y10, Y6, Y6
-	VMULPD      416(SP), Y7, Y7
-	VADDPD      Y10, Y7, Y7
-	VMULPD      448(SP), Y8, Y8
-	VADDPD      Y10, Y8, Y8
-	VMULPD      480(SP), Y9, Y9
-	VADDPD      Y10, Y9, Y9
-	VMOVUPD     float64s<>+704(SB), Y10
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y10, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y10, Y2, Y2
-	VMULPD      320(SP), Y3, Y3
-	VADDPD      Y10, Y3, Y3
-	VMULPD      352(SP), Y5, Y5
-	VADDPD      Y10, Y5, Y5
-	VMULPD      384(SP), Y6, Y6
-	VADDPD      Y10, Y6, Y6
-	VMULPD      416(SP), Y7, Y7
-	VADDPD      Y10, Y7, Y7
-	VMULPD      448(SP), Y8, Y8
-	VADDPD      Y10, Y8, Y8
-	VMULPD      480(SP), Y9, Y9
-	VADDPD      Y10, Y9, Y9
-	VMOVUPD     float64s<>+160(SB), Y10
-	VADDPD      (SP), Y10, Y10
-	VPSLLQ      $0x34, Y10, Y10
-	VMULPD      Y10, Y1, Y1
-	VMOVUPD     float64s<>+160(SB), Y10
-	VADDPD      32(SP), Y10, Y10
-	VPSLLQ      $0x34, Y10, Y10
-	VMULPD      Y10, Y2, Y2
-	VMOVUPD     float64s<>+160(SB), Y10
-	VADDPD      64(SP), Y10, Y10
-	VPSLLQ      $0x34, Y10, Y10
-	VMULPD      Y10, Y3, Y3
-	VMOVUPD     float64s<>+160(SB), Y10
-	VADDPD      96(SP), Y10, Y10
-	VPSLLQ      $0x34, Y10, Y10
-	VMULPD      Y10, Y5, Y5
-	VMOVUPD     float64s<>+160(SB), Y10
-	VADDPD      128(SP), Y10, Y10
-	VPSLLQ      $0x34, Y10, Y10
-	VMULPD      Y10, Y6, Y6
-	VMOVUPD     float64s<>+160(SB), Y10
-	VADDPD      160(SP), Y10, Y10
-	VPSLLQ      $0x34, Y10, Y10
-	VMULPD      Y10, Y7, Y7
-	VMOVUPD     float64s<>+160(SB), Y10
-	VADDPD      192(SP), Y10, Y10
-	VPSLLQ      $0x34, Y10, Y10
-	VMULPD      Y10, Y8, Y8
-	VMOVUPD     float64s<>+160(SB), Y10
-	VADDPD      224(SP), Y10, Y10
-	VPSLLQ      $0x34, Y10, Y10
-	VMULPD      Y10, Y9, Y9
-	VADDPD      float64s<>+704(SB), Y1, Y1
-	VCVTPS2PD   (CX)(BX*4), Y10
-	VDIVPD      Y1, Y10, Y1
-	VADDPD      float64s<>+704(SB), Y2, Y2
-	VCVTPS2PD   16(CX)(BX*4), Y10
-	VDIVPD      Y2, Y10, Y2
-	VADDPD      float64s<>+704(SB), Y3, Y3
-	VCVTPS2PD   32(CX)(BX*4), Y10
-	VDIVPD      Y3, Y10, Y3
-	VADDPD      float64s<>+704(SB), Y5, Y5
-	VCVTPS2PD   48(CX)(BX*4), Y10
-	VDIVPD      Y5, Y10, Y5
-	VADDPD      float64s<>+704(SB), Y6, Y6
-	VCVTPS2PD   64(CX)(BX*4), Y10
-	VDIVPD      Y6, Y10, Y6
-	VADDPD      float64s<>+704(SB), Y7, Y7
-	VCVTPS2PD   80(CX)(BX*4), Y10
-	VDIVPD      Y7, Y10, Y7
-	VADDPD      float64s<>+704(SB), Y8, Y8
-	VCVTPS2PD   96(CX)(BX*4), Y10
-	VDIVPD      Y8, Y10, Y8
-	VADDPD      float64s<>+704(SB), Y9, Y9
-	VCVTPS2PD   112(CX)(BX*4), Y10
-	VDIVPD      Y9, Y10, Y9
-	VCVTPD2PSY  Y1, X4
-	VCVTPD2PSY  Y2, X1
-	VINSERTF128 $0x01, X1, Y4, Y1
-	VCMPPS      $0x03, Y1, Y1, Y2
-	VBLENDVPS   Y2, Y0, Y1, Y1
-	VMOVUPS     Y1, (AX)(BX*4)
-	VCVTPD2PSY  Y3, X4
-	VCVTPD2PSY  Y5, X1
-	VINSERTF128 $0x01, X1, Y4, Y1
-	VCMPPS      $0x03, Y1, Y1, Y2
-	VBLENDVPS   Y2, Y0, Y1, Y1
-	VMOVUPS     Y1, 32(AX)(BX*4)
-	VCVTPD2PSY  Y6, X4
-	VCVTPD2PSY  Y7, X1
-	VINSERTF128 $0x01, X1, Y4, Y1
-	VCMPPS      $0x03, Y1, Y1, Y2
-	VBLENDVPS   Y2, Y0, Y1, Y1
-	VMOVUPS     Y1, 64(AX)(BX*4)
-	VCVTPD2PSY  Y8, X4
-	VCVTPD2PSY  Y9, X1
-	VINSERTF128 $0x01, X1, Y4, Y1
-	VCMPPS      $0x03, Y1, Y1, Y2
-	VBLENDVPS   Y2, Y0, Y1, Y1
-	VMOVUPS     Y1, 96(AX)(BX*4)
-	ADDQ        $0x20, BX
-	SUBQ        $0x20, DX
-	JGE         silu8_many
+	VCVTPS2PD    (DX)(SI*4), Y1
+	VXORPD       float64s<>+192(SB), Y1, Y1
+	VMOVUPD      float64s<>+32(SB), Y2
+	VMINPD       Y1, Y2, Y2
+	VMOVUPD      float64s<>+0(SB), Y1
+	VMAXPD       Y2, Y1, Y1
+	VMULPD       float64s<>+64(SB), Y1, Y2
+	VADDPD       float64s<>+160(SB), Y2, Y2
+	VMOVUPD      Y2, (AX)
+	VSUBPD       float64s<>+160(SB), Y2, Y2
+	VFNMADD231PD float64s<>+96(SB), Y2, Y1
+	VMULPD       float64s<>+128(SB), Y2, Y2
+	VSUBPD       Y2, Y1, Y1
+	VMOVUPD      Y1, 256(AX)
+	VMULPD       float64s<>+384(SB), Y1, Y1
+	VADDPD       float64s<>+416(SB), Y1, Y1
+	VCVTPS2PD    16(DX)(SI*4), Y2
+	VXORPD       float64s<>+192(SB), Y2, Y2
+	VMOVUPD      float64s<>+32(SB), Y4
+	VMINPD       Y2, Y4, Y4
+	VMOVUPD      float64s<>+0(SB), Y2
+	VMAXPD       Y4, Y2, Y2
+	VMULPD       float64s<>+64(SB), Y2, Y4
+	VADDPD       float64s<>+160(SB), Y4, Y4
+	VMOVUPD      Y4, 32(AX)
+	VSUBPD       float64s<>+160(SB), Y4, Y4
+	VFNMADD231PD float64s<>+96(SB), Y4, Y2
+	VMULPD       float64s<>+128(SB), Y4, Y4
+	VSUBPD       Y4, Y2, Y2
+	VMOVUPD      Y2, 288(AX)
+	VMULPD       float64s<>+384(SB), Y2, Y2
+	VADDPD       float64s<>+416(SB), Y2, Y2
+	VCVTPS2PD    32(DX)(SI*4), Y4
+	VXORPD       float64s<>+192(SB), Y4, Y4
+	VMOVUPD      float64s<>+32(SB), Y5
+	VMINPD       Y4, Y5, Y5
+	VMOVUPD      float64s<>+0(SB), Y4
+	VMAXPD       Y5, Y4, Y4
+	VMULPD       float64s<>+64(SB), Y4, Y5
+	VADDPD       float64s<>+160(SB), Y5, Y5
+	VMOVUPD      Y5, 64(AX)
+	VSUBPD       float64s<>+160(SB), Y5, Y5
+	VFNMADD231PD float64s<>+96(SB), Y5, Y4
+	VMULPD       float64s<>+128(SB), Y5, Y5
+	VSUBPD       Y5, Y4, Y4
+	VMOVUPD      Y4, 320(AX)
+	VMULPD       float64s<>+384(SB), Y4, Y4
+	VADDPD       float64s<>+416(SB), Y4, Y4
+	VCVTPS2PD    48(DX)(SI*4), Y5
+	VXORPD       float64s<>+192(SB), Y5, Y5
+	VMOVUPD      float64s<>+32(SB), Y6
+	VMINPD       Y5, Y6, Y6
+	VMOVUPD      float64s<>+0(SB), Y5
+	VMAXPD       Y6, Y5, Y5
+	VMULPD       float64s<>+64(SB), Y5, Y6
+	VADDPD       float64s<>+160(SB), Y6, Y6
+	VMOVUPD      Y6, 96(AX)
+	VSUBPD       float64s<>+160(SB), Y6, Y6
+	VFNMADD231PD float64s<>+96(SB), Y6, Y5
+	VMULPD       float64s<>+128(SB), Y6, Y6
+	VSUBPD       Y6, Y5, Y5
+	VMOVUPD      Y5, 352(AX)
+	VMULPD       float64s<>+384(SB), Y5, Y5
+	VADDPD       float64s<>+416(SB), Y5, Y5
+	VCVTPS2PD    64(DX)(SI*4), Y6
+	VXORPD       float64s<>+192(SB), Y6, Y6
+	VMOVUPD      float64s<>+32(SB), Y7
+	VMINPD       Y6, Y7, Y7
+	VMOVUPD      float64s<>+0(SB), Y6
+	VMAXPD       Y7, Y6, Y6
+	VMULPD       float64s<>+64(SB), Y6, Y7
+	VADDPD       float64s<>+160(SB), Y7, Y7
+	VMOVUPD      Y7, 128(AX)
+	VSUBPD       float64s<>+160(SB), Y7, Y7
+	VFNMADD231PD float64s<>+96(SB), Y7, Y6
+	VMULPD       float64s<>+128(SB), Y7, Y7
+	VSUBPD       Y7, Y6, Y6
+	VMOVUPD      Y6, 384(AX)
+	VMULPD       float64s<>+384(SB), Y6, Y6
+	VADDPD       float64s<>+416(SB), Y6, Y6
+	VCVTPS2PD    80(DX)(SI*4), Y7
+	VXORPD       float64s<>+192(SB), Y7, Y7
+	VMOVUPD      float64s<>+32(SB), Y8
+	VMINPD       Y7, Y8, Y8
+	VMOVUPD      float64s<>+0(SB), Y7
+	VMAXPD       Y8, Y7, Y7
+	VMULPD       float64s<>+64(SB), Y7, Y8
+	VADDPD       float64s<>+160(SB), Y8, Y8
+	VMOVUPD      Y8, 160(AX)
+	VSUBPD       float64s<>+160(SB), Y8, Y8
+	VFNMADD231PD float64s<>+96(SB), Y8, Y7
+	VMULPD       float64s<>+128(SB), Y8, Y8
+	VSUBPD       Y8, Y7, Y7
+	VMOVUPD      Y7, 416(AX)
+	VMULPD       float64s<>+384(SB), Y7, Y7
+	VADDPD       float64s<>+416(SB), Y7, Y7
+	VCVTPS2PD    96(DX)(SI*4), Y8
+	VXORPD       float64s<>+192(SB), Y8, Y8
+	VMOVUPD      float64s<>+32(SB), Y9
+	VMINPD       Y8, Y9, Y9
+	VMOVUPD      float64s<>+0(SB), Y8
+	VMAXPD       Y9, Y8, Y8
+	VMULPD       float64s<>+64(SB), Y8, Y9
+	VADDPD       float64s<>+160(SB), Y9, Y9
+	VMOVUPD      Y9, 192(AX)
+	VSUBPD       float64s<>+160(SB), Y9, Y9
+	VFNMADD231PD float64s<>+96(SB), Y9, Y8
+	VMULPD       float64s<>+128(SB), Y9, Y9
+	VSUBPD       Y9, Y8, Y8
+	VMOVUPD      Y8, 448(AX)
+	VMULPD       float64s<>+384(SB), Y8, Y8
+	VADDPD       float64s<>+416(SB), Y8, Y8
+	VCVTPS2PD    112(DX)(SI*4), Y9
+	VXORPD       float64s<>+192(SB), Y9, Y9
+	VMOVUPD      float64s<>+32(SB), Y10
+	VMINPD       Y9, Y10, Y10
+	VMOVUPD      float64s<>+0(SB), Y9
+	VMAXPD       Y10, Y9, Y9
+	VMULPD       float64s<>+64(SB), Y9, Y10
+	VADDPD       float64s<>+160(SB), Y10, Y10
+	VMOVUPD      Y10, 224(AX)
+	VSUBPD       float64s<>+160(SB), Y10, Y10
+	VFNMADD231PD float64s<>+96(SB), Y10, Y9
+	VMULPD       float64s<>+128(SB), Y10, Y10
+	VSUBPD       Y10, Y9, Y9
+	VMOVUPD      Y9, 480(AX)
+	VMULPD       float64s<>+384(SB), Y9, Y9
+	VADDPD       float64s<>+416(SB), Y9, Y9
+	VMOVUPD      float64s<>+448(SB), Y10
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y10, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y10, Y2, Y2
+	VMULPD       320(AX), Y4, Y4
+	VADDPD       Y10, Y4, Y4
+	VMULPD       352(AX), Y5, Y5
+	VADDPD       Y10, Y5, Y5
+	VMULPD       384(AX), Y6, Y6
+	VADDPD       Y10, Y6, Y6
+	VMULPD       416(AX), Y7, Y7
+	VADDPD       Y10, Y7, Y7
+	VMULPD       448(AX), Y8, Y8
+	VADDPD       Y10, Y8, Y8
+	VMULPD       480(AX), Y9, Y9
+	VADDPD       Y10, Y9, Y9
+	VMOVUPD      float64s<>+480(SB), Y10
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y10, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y10, Y2, Y2
+	VMULPD       320(AX), Y4, Y4
+	VADDPD       Y10, Y4, Y4
+	VMULPD       352(AX), Y5, Y5
+	VADDPD       Y10, Y5, Y5
+	VMULPD       384(AX), Y6, Y6
+	VADDPD       Y10, Y6, Y6
+	VMULPD       416(AX), Y7, Y7
+	VADDPD       Y10, Y7, Y7
+	VMULPD       448(AX), Y8, Y8
+	VADDPD       Y10, Y8, Y8
+	VMULPD       480(AX), Y9, Y9
+	VADDPD       Y10, Y9, Y9
+	VMOVUPD      float64s<>+512(SB), Y10
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y10, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y10, Y2, Y2
+	VMULPD       320(AX), Y4, Y4
+	VADDPD       Y10, Y4, Y4
+	VMULPD       352(AX), Y5, Y5
+	VADDPD       Y10, Y5, Y5
+	VMULPD       384(AX), Y6, Y6
+	VADDPD       Y10, Y6, Y6
+	VMULPD       416(AX), Y7, Y7
+	VADDPD       Y10, Y7, Y7
+	VMULPD       448(AX), Y8, Y8
+	VADDPD       Y10, Y8, Y8
+	VMULPD       480(AX), Y9, Y9
+	VADDPD       Y10, Y9, Y9
+	VMOVUPD      float64s<>+544(SB), Y10
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y10, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y10, Y2, Y2
+	VMULPD       320(AX), Y4, Y4
+	VADDPD       Y10, Y4, Y4
+	VMULPD       352(AX), Y5, Y5
+	VADDPD       Y10, Y5, Y5
+	VMULPD       384(AX), Y6, Y6
+	VADDPD       Y10, Y6, Y6
+	VMULPD       416(AX), Y7, Y7
+	VADDPD       Y10, Y7, Y7
+	VMULPD       448(AX), Y8, Y8
+	VADDPD       Y10, Y8, Y8
+	VMULPD       480(AX), Y9, Y9
+	VADDPD       Y10, Y9, Y9
+	VMOVUPD      float64s<>+576(SB), Y10
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y10, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y10, Y2, Y2
+	VMULPD       320(AX), Y4, Y4
+	VADDPD       Y10, Y4, Y4
+	VMULPD       352(AX), Y5, Y5
+	VADDPD       Y10, Y5, Y5
+	VMULPD       384(AX), Y6, Y6
+	VADDPD       Y10, Y6, Y6
+	VMULPD       416(AX), Y7, Y7
+	VADDPD       Y10, Y7, Y7
+	VMULPD       448(AX), Y8, Y8
+	VADDPD       Y10, Y8, Y8
+	VMULPD       480(AX), Y9, Y9
+	VADDPD       Y10, Y9, Y9
+	VMOVUPD      float64s<>+608(SB), Y10
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y10, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y10, Y2, Y2
+	VMULPD       320(AX), Y4, Y4
+	VADDPD       Y10, Y4, Y4
+	VMULPD       352(AX), Y5, Y5
+	VADDPD       Y10, Y5, Y5
+	VMULPD       384(AX), Y6, Y6
+	VADDPD       Y10, Y6, Y6
+	VMULPD       416(AX), Y7, Y7
+	VADDPD       Y10, Y7, Y7
+	VMULPD       448(AX), Y8, Y8
+	VADDPD       Y10, Y8, Y8
+	VMULPD       480(AX), Y9, Y9
+	VADDPD       Y10, Y9, Y9
+	VMOVUPD      float64s<>+640(SB), Y10
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y10, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y10, Y2, Y2
+	VMULPD       320(AX), Y4, Y4
+	VADDPD       Y10, Y4, Y4
+	VMULPD       352(AX), Y5, Y5
+	VADDPD       Y10, Y5, Y5
+	VMULPD       384(AX), Y6, Y6
+	VADDPD       Y10, Y6, Y6
+	VMULPD       416(AX), Y7, Y7
+	VADDPD       Y10, Y7, Y7
+	VMULPD       448(AX), Y8, Y8
+	VADDPD       Y10, Y8, Y8
+	VMULPD       480(AX), Y9, Y9
+	VADDPD       Y10, Y9, Y9
+	VMOVUPD      float64s<>+672(SB), Y10
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y10, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y10, Y2, Y2
+	VMULPD       320(AX), Y4, Y4
+	VADDPD       Y10, Y4, Y4
+	VMULPD       352(AX), Y5, Y5
+	VADDPD       Y10, Y5, Y5
+	VMULPD       384(AX), Y6, Y6
+	VADDPD       Y10, Y6, Y6
+	VMULPD       416(AX), Y7, Y7
+	VADDPD       Y10, Y7, Y7
+	VMULPD       448(AX), Y8, Y8
+	VADDPD       Y10, Y8, Y8
+	VMULPD       480(AX), Y9, Y9
+	VADDPD       Y10, Y9, Y9
+	VMOVUPD      float64s<>+704(SB), Y10
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y10, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y10, Y2, Y2
+	VMULPD       320(AX), Y4, Y4
+	VADDPD       Y10, Y4, Y4
+	VMULPD       352(AX), Y5, Y5
+	VADDPD       Y10, Y5, Y5
+	VMULPD       384(AX), Y6, Y6
+	VADDPD       Y10, Y6, Y6
+	VMULPD       416(AX), Y7, Y7
+	VADDPD       Y10, Y7, Y7
+	VMULPD       448(AX), Y8, Y8
+	VADDPD       Y10, Y8, Y8
+	VMULPD       480(AX), Y9, Y9
+	VADDPD       Y10, Y9, Y9
+	VMOVUPD      float64s<>+704(SB), Y10
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y10, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y10, Y2, Y2
+	VMULPD       320(AX), Y4, Y4
+	VADDPD       Y10, Y4, Y4
+	VMULPD       352(AX), Y5, Y5
+	VADDPD       Y10, Y5, Y5
+	VMULPD       384(AX), Y6, Y6
+	VADDPD       Y10, Y6, Y6
+	VMULPD       416(AX), Y7, Y7
+	VADDPD       Y10, Y7, Y7
+	VMULPD       448(AX), Y8, Y8
+	VADDPD       Y10, Y8, Y8
+	VMULPD       480(AX), Y9, Y9
+	VADDPD       Y10, Y9, Y9
+	VMOVUPD      (AX), Y10
+	VPSLLQ       $0x34, Y10, Y10
+	VPADDQ       Y10, Y1, Y1
+	VMOVUPD      32(AX), Y10
+	VPSLLQ       $0x34, Y10, Y10
+	VPADDQ       Y10, Y2, Y2
+	VMOVUPD      64(AX), Y10
+	VPSLLQ       $0x34, Y10, Y10
+	VPADDQ       Y10, Y4, Y4
+	VMOVUPD      96(AX), Y10
+	VPSLLQ       $0x34, Y10, Y10
+	VPADDQ       Y10, Y5, Y5
+	VMOVUPD      128(AX), Y10
+	VPSLLQ       $0x34, Y10, Y10
+	VPADDQ       Y10, Y6, Y6
+	VMOVUPD      160(AX), Y10
+	VPSLLQ       $0x34, Y10, Y10
+	VPADDQ       Y10, Y7, Y7
+	VMOVUPD      192(AX), Y10
+	VPSLLQ       $0x34, Y10, Y10
+	VPADDQ       Y10, Y8, Y8
+	VMOVUPD      224(AX), Y10
+	VPSLLQ       $0x34, Y10, Y10
+	VPADDQ       Y10, Y9, Y9
+	VADDPD       float64s<>+704(SB), Y1, Y1
+	VCVTPS2PD    (DX)(SI*4), Y10
+	VDIVPD       Y1, Y10, Y1
+	VADDPD       float64s<>+704(SB), Y2, Y2
+	VCVTPS2PD    16(DX)(SI*4), Y10
+	VDIVPD       Y2, Y10, Y2
+	VADDPD       float64s<>+704(SB), Y4, Y4
+	VCVTPS2PD    32(DX)(SI*4), Y10
+	VDIVPD       Y4, Y10, Y4
+	VADDPD       float64s<>+704(SB), Y5, Y5
+	VCVTPS2PD    48(DX)(SI*4), Y10
+	VDIVPD       Y5, Y10, Y5
+	VADDPD       float64s<>+704(SB), Y6, Y6
+	VCVTPS2PD    64(DX)(SI*4), Y10
+	VDIVPD       Y6, Y10, Y6
+	VADDPD       float64s<>+704(SB), Y7, Y7
+	VCVTPS2PD    80(DX)(SI*4), Y10
+	VDIVPD       Y7, Y10, Y7
+	VADDPD       float64s<>+704(SB), Y8, Y8
+	VCVTPS2PD    96(DX)(SI*4), Y10
+	VDIVPD       Y8, Y10, Y8
+	VADDPD       float64s<>+704(SB), Y9, Y9
+	VCVTPS2PD    112(DX)(SI*4), Y10
+	VDIVPD       Y9, Y10, Y9
+	VCVTPD2PSY   Y1, X3
+	VCVTPD2PSY   Y2, X1
+	VINSERTF128  $0x01, X1, Y3, Y1
+	VCMPPS       $0x03, Y1, Y1, Y2
+	VBLENDVPS    Y2, Y0, Y1, Y1
+	VMOVUPS      Y1, (CX)(SI*4)
+	VCVTPD2PSY   Y4, X3
+	VCVTPD2PSY   Y5, X1
+	VINSERTF128  $0x01, X1, Y3, Y1
+	VCMPPS       $0x03, Y1, Y1, Y2
+	VBLENDVPS    Y2, Y0, Y1, Y1
+	VMOVUPS      Y1, 32(CX)(SI*4)
+	VCVTPD2PSY   Y6, X3
+	VCVTPD2PSY   Y7, X1
+	VINSERTF128  $0x01, X1, Y3, Y1
+	VCMPPS       $0x03, Y1, Y1, Y2
+	VBLENDVPS    Y2, Y0, Y1, Y1
+	VMOVUPS      Y1, 64(CX)(SI*4)
+	VCVTPD2PSY   Y8, X3
+	VCVTPD2PSY   Y9, X1
+	VINSERTF128  $0x01, X1, Y3, Y1
+	VCMPPS       $0x03, Y1, Y1, Y2
+	VBLENDVPS    Y2, Y0, Y1, Y1
+	VMOVUPS      Y1, 96(CX)(SI*4)
+	ADDQ         $0x20, SI
+	SUBQ         $0x20, BX
+	JGE          silu8_many
 
 silu8_rest:
-	ADDQ $0x20, DX
+	ADDQ $0x20, BX
 	JE   silu8_done
 
 silu8_few:
-	VCVTPS2PD   (CX)(BX*4), Y1
-	VXORPD      float64s<>+192(SB), Y1, Y1
-	VMOVUPD     float64s<>+32(SB), Y3
-	VMINPD      Y1, Y3, Y3
-	VMOVUPD     float64s<>+0(SB), Y1
-	VMAXPD      Y3, Y1, Y1
-	VMULPD      float64s<>+64(SB), Y1, Y2
-	VROUNDPD    $0x08, Y2, Y2
-	VMOVUPD     Y2, (SP)
-	VMULPD      float64s<>+96(SB), Y2, Y3
-	VSUBPD      Y3, Y1, Y1
-	VMULPD      float64s<>+128(SB), Y2, Y3
-	VSUBPD      Y3, Y1, Y1
-	VMOVUPD     Y1, 256(SP)
-	VMOVUPD     float64s<>+384(SB), Y1
-	VCVTPS2PD   16(CX)(BX*4), Y2
-	VXORPD      float64s<>+192(SB), Y2, Y2
-	VMOVUPD     float64s<>+32(SB), Y5
-	VMINPD      Y2, Y5, Y5
-	VMOVUPD     float64s<>+0(SB), Y2
-	VMAXPD      Y5, Y2, Y2
-	VMULPD      float64s<>+64(SB), Y2, Y3
-	VROUNDPD    $0x08, Y3, Y3
-	VMOVUPD     Y3, 32(SP)
-	VMULPD      float64s<>+96(SB), Y3, Y5
-	VSUBPD      Y5, Y2, Y2
-	VMULPD      float64s<>+128(SB), Y3, Y5
-	VSUBPD      Y5, Y2, Y2
-	VMOVUPD     Y2, 288(SP)
-	VMOVUPD     float64s<>+384(SB), Y2
-	VMOVUPD     float64s<>+416(SB), Y3
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y3, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y3, Y2, Y2
-	VMOVUPD     float64s<>+448(SB), Y3
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y3, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y3, Y2, Y2
-	VMOVUPD     float64s<>+480(SB), Y3
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y3, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y3, Y2, Y2
-	VMOVUPD     float64s<>+512(SB), Y3
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y3, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y3, Y2, Y2
-	VMOVUPD     float64s<>+544(SB), Y3
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y3, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y3, Y2, Y2
-	VMOVUPD     float64s<>+576(SB), Y3
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y3, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y3, Y2, Y2
-	VMOVUPD     float64s<>+608(SB), Y3
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y3, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y3, Y2, Y2
-	VMOVUPD     float64s<>+640(SB), Y3
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y3, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y3, Y2, Y2
-	VMOVUPD     float64s<>+672(SB), Y3
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y3, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y3, Y2, Y2
-	VMOVUPD     float64s<>+704(SB), Y3
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y3, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y3, Y2, Y2
-	VMOVUPD     float64s<>+704(SB), Y3
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y3, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y3, Y2, Y2
-	VMOVUPD     float64s<>+160(SB), Y3
-	VADDPD      (SP), Y3, Y3
-	VPSLLQ      $0x34, Y3, Y3
-	VMULPD      Y3, Y1, Y1
-	VMOVUPD     float64s<>+160(SB), Y3
-	VADDPD      32(SP), Y3, Y3
-	VPSLLQ      $0x34, Y3, Y3
-	VMULPD      Y3, Y2, Y2
-	VADDPD      float64s<>+704(SB), Y1, Y1
-	VCVTPS2PD   (CX)(BX*4), Y3
-	VDIVPD      Y1, Y3, Y1
-	VADDPD      float64s<>+704(SB), Y2, Y2
-	VCVTPS2PD   16(CX)(BX*4), Y3
-	VDIVPD      Y2, Y3, Y2
-	VCVTPD2PSY  Y1, X4
-	VCVTPD2PSY  Y2, X1
-	VINSERTF128 $0x01, X1, Y4, Y1
-	VCMPPS      $0x03, Y1, Y1, Y2
-	VBLENDVPS   Y2, Y0, Y1, Y1
-	VMOVUPS     Y1, (AX)(BX*4)
-	ADDQ        $0x08, BX
-	SUBQ        $0x08, DX
-	JG          silu8_few
+	VCVTPS2PD    (DX)(SI*4), Y1
+	VXORPD       float64s<>+192(SB), Y1, Y1
+	VMOVUPD      float64s<>+32(SB), Y2
+	VMINPD       Y1, Y2, Y2
+	VMOVUPD      float64s<>+0(SB), Y1
+	VMAXPD       Y2, Y1, Y1
+	VMULPD       float64s<>+64(SB), Y1, Y2
+	VADDPD       float64s<>+160(SB), Y2, Y2
+	VMOVUPD      Y2, (AX)
+	VSUBPD       float64s<>+160(SB), Y2, Y2
+	VFNMADD231PD float64s<>+96(SB), Y2, Y1
+	VMULPD       float64s<>+128(SB), Y2, Y2
+	VSUBPD       Y2, Y1, Y1
+	VMOVUPD      Y1, 256(AX)
+	VMULPD       float64s<>+384(SB), Y1, Y1
+	VADDPD       float64s<>+416(SB), Y1, Y1
+	VCVTPS2PD    16(DX)(SI*4), Y2
+	VXORPD       float64s<>+192(SB), Y2, Y2
+	VMOVUPD      float64s<>+32(SB), Y4
+	VMINPD       Y2, Y4, Y4
+	VMOVUPD      float64s<>+0(SB), Y2
+	VMAXPD       Y4, Y2, Y2
+	VMULPD       float64s<>+64(SB), Y2, Y4
+	VADDPD       float64s<>+160(SB), Y4, Y4
+	VMOVUPD      Y4, 32(AX)
+	VSUBPD       float64s<>+160(SB), Y4, Y4
+	VFNMADD231PD float64s<>+96(SB), Y4, Y2
+	VMULPD       float64s<>+128(SB), Y4, Y4
+	VSUBPD       Y4, Y2, Y2
+	VMOVUPD      Y2, 288(AX)
+	VMULPD       float64s<>+384(SB), Y2, Y2
+	VADDPD       float64s<>+416(SB), Y2, Y2
+	VMOVUPD      float64s<>+448(SB), Y4
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y4, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y4, Y2, Y2
+	VMOVUPD      float64s<>+480(SB), Y4
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y4, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y4, Y2, Y2
+	VMOVUPD      float64s<>+512(SB), Y4
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y4, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y4, Y2, Y2
+	VMOVUPD      float64s<>+544(SB), Y4
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y4, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y4, Y2, Y2
+	VMOVUPD      float64s<>+576(SB), Y4
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y4, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y4, Y2, Y2
+	VMOVUPD      float64s<>+608(SB), Y4
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y4, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y4, Y2, Y2
+	VMOVUPD      float64s<>+640(SB), Y4
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y4, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y4, Y2, Y2
+	VMOVUPD      float64s<>+672(SB), Y4
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y4, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y4, Y2, Y2
+	VMOVUPD      float64s<>+704(SB), Y4
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y4, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y4, Y2, Y2
+	VMOVUPD      float64s<>+704(SB), Y4
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y4, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y4, Y2, Y2
+	VMOVUPD      (AX), Y4
+	VPSLLQ       $0x34, Y4, Y4
+	VPADDQ       Y4, Y1, Y1
+	VMOVUPD      32(AX), Y4
+	VPSLLQ       $0x34, Y4, Y4
+	VPADDQ       Y4, Y2, Y2
+	VADDPD       float64s<>+704(SB), Y1, Y1
+	VCVTPS2PD    (DX)(SI*4), Y4
+	VDIVPD       Y1, Y4, Y1
+	VADDPD       float64s<>+704(SB), Y2, Y2
+	VCVTPS2PD    16(DX)(SI*4), Y4
+	VDIVPD       Y2, Y4, Y2
+	VCVTPD2PSY   Y1, X3
+	VCVTPD2PSY   Y2, X1
+	VINSERTF128  $0x01, X1, Y3, Y1
+	VCMPPS       $0x03, Y1, Y1, Y2
+	VBLENDVPS    Y2, Y0, Y1, Y1
+	VMOVUPS      Y1, (CX)(SI*4)
+	ADDQ         $0x08, SI
+	SUBQ         $0x08, BX
+	JG           silu8_few
 
 silu8_done:
 	VZEROUPPER
 	RET
 
 // func geluTanh8(out *float32, x *float32, n int)
-// Requires: AVX, AVX2
-TEXT ·geluTanh8(SB), $768-24
-	MOVQ         out+0(FP), AX
-	MOVQ         x+8(FP), CX
+// Requires: AVX, AVX2, FMA3
+TEXT ·geluTanh8(SB), $800-24
+	LEAQ         31(SP), AX
+	ANDQ         $-32, AX
+	MOVQ         out+0(FP), CX
+	MOVQ         x+8(FP), DX
 	VBROADCASTSS storedNaN<>+0(SB), Y0
-	MOVQ         n+16(FP), DX
-	XORQ         BX, BX
-	SUBQ         $0x20, DX
+	MOVQ         n+16(FP), BX
+	XORQ         SI, SI
+	SUBQ         $0x20, BX
 	JL           geluTanh8_rest
 
 geluTanh8_many:
-	VCVTPS2PD   (CX)(BX*4), Y1
-	VMULPD      Y1, Y1, Y2
-	VMULPD      Y2, Y1, Y2
-	VMULPD      float64s<>+320(SB), Y2, Y2
-	VADDPD      Y2, Y1, Y2
-	VMULPD      float64s<>+352(SB), Y2, Y2
-	VMOVUPD     Y2, 512(SP)
-	VMOVUPD     float64s<>+192(SB), Y1
-	VANDNPD     Y2, Y1, Y4
-	VANDPD      Y2, Y1, Y1
-	VADDPD      Y4, Y4, Y4
-	VMOVUPD     float64s<>+32(SB), Y2
-	VMINPD      Y4, Y2, Y2
-	VMOVUPD     float64s<>+0(SB), Y1
-	VMAXPD      Y2, Y1, Y4
-	VMULPD      float64s<>+64(SB), Y4, Y1
-	VROUNDPD    $0x08, Y1, Y1
-	VMOVUPD     Y1, (SP)
-	VMULPD      float64s<>+96(SB), Y1, Y2
-	VSUBPD      Y2, Y4, Y4
-	VMULPD      float64s<>+128(SB), Y1, Y2
-	VSUBPD      Y2, Y4, Y4
-	VMOVUPD     Y4, 256(SP)
-	VMOVUPD     float64s<>+384(SB), Y1
-	VCVTPS2PD   16(CX)(BX*4), Y2
-	VMULPD      Y2, Y2, Y4
-	VMULPD      Y4, Y2, Y4
-	VMULPD      float64s<>+320(SB), Y4, Y4
-	VADDPD      Y4, Y2, Y4
-	VMULPD      float64s<>+352(SB), Y4, Y4
-	VMOVUPD     Y4, 544(SP)
-	VMOVUPD     float64s<>+192(SB), Y2
-	VANDNPD     Y4, Y2, Y5
-	VANDPD      Y4, Y2, Y2
-	VADDPD      Y5, Y5, Y5
-	VMOVUPD     float64s<>+32(SB), Y4
-	VMINPD      Y5, Y4, Y4
-	VMOVUPD     float64s<>+0(SB), Y2
-	VMAXPD      Y4, Y2, Y5
-	VMULPD      float64s<>+64(SB), Y5, Y2
-	VROUNDPD    $0x08, Y2, Y2
-	VMOVUPD     Y2, 32(SP)
-	VMULPD      float64s<>+96(SB), Y2, Y4
-	VSUBPD      Y4, Y5, Y5
-	VMULPD      float64s<>+128(SB), Y2, Y4
-	VSUBPD      Y4, Y5, Y5
-	VMOVUPD     Y5, 288(SP)
-	VMOVUPD     float64s<>+384(SB), Y2
-	VCVTPS2PD   32(CX)(BX*4), Y4
-	VMULPD      Y4, Y4, Y5
-	VMULPD      Y5, Y4, Y5
-	VMULPD      float64s<>+320(SB), Y5, Y5
-	VADDPD      Y5, Y4, Y5
-	VMULPD      float64s<>+352(SB), Y5, Y5
-	VMOVUPD     Y5, 576(SP)
-	VMOVUPD     float64s<>+192(SB), Y4
-	VANDNPD     Y5, Y4, Y6
-	VANDPD      Y5, Y4, Y4
-	VADDPD      Y6, Y6, Y6
-	VMOVUPD     float64s<>+32(SB), Y5
-	VMINPD      Y6, Y5, Y5
-	VMOVUPD     float64s<>+0(SB), Y4
-	VMAXPD      Y5, Y4, Y6
-	VMULPD      float64s<>+64(SB), Y6, Y4
-	VROUNDPD    $0x08, Y4, Y4
-	VMOVUPD     Y4, 64(SP)
-	VMULPD      float64s<>+96(SB), Y4, Y5
-	VSUBPD      Y5, Y6, Y6
-	VMULPD      float64s<>+128(SB), Y4, Y5
-	VSUBPD      Y5, Y6, Y6
-	VMOVUPD     Y6, 320(SP)
-	VMOVUPD     float64s<>+384(SB), Y4
-	VCVTPS2PD   48(CX)(BX*4), Y5
-	VMULPD      Y5, Y5, Y6
-	VMULPD      Y6, Y5, Y6
-	VMULPD      float64s<>+320(SB), Y6, Y6
-	VADDPD      Y6, Y5, Y6
-	VMULPD      float64s<>+352(SB), Y6, Y6
-	VMOVUPD     Y6, 608(SP)
-	VMOVUPD     float64s<>+192(SB), Y5
-	VANDNPD     Y6, Y5, Y7
-	VANDPD      Y6, Y5, Y5
-	VADDPD      Y7, Y7, Y7
-	VMOVUPD     float64s<>+32(SB), Y6
-	VMINPD      Y7, Y6, Y6
-	VMOVUPD     float64s<>+0(SB), Y5
-	VMAXPD      Y6, Y5, Y7
-	VMULPD      float64s<>+64(SB), Y7, Y5
-	VROUNDPD    $0x08, Y5, Y5
-	VMOVUPD     Y5, 96(SP)
-	VMULPD      float64s<>+96(SB), Y5, Y6
-	VSUBPD      Y6, Y7, Y7
-	VMULPD      float64s<>+128(SB), Y5, Y6
-	VSUBPD      Y6, Y7, Y7
-	VMOVUPD     Y7, 352(SP)
-	VMOVUPD     float64s<>+384(SB), Y5
-	VCVTPS2PD   64(CX)(BX*4), Y6
-	VMULPD      Y6, Y6, Y7
-	VMULPD      Y7, Y6, Y7
-	VMULPD      float64s<>+320(SB), Y7, Y7
-	VADDPD      Y7, Y6, Y7
-	VMULPD      float64s<>+352(SB), Y7, Y7
-	VMOVUPD     Y7, 640(SP)
-	VMOVUPD     float64s<>+192(SB), Y6
-	VANDNPD     Y7, Y6, Y8
-	VANDPD      Y7, Y6, Y6
-	VADDPD      Y8, Y8, Y8
-	VMOVUPD     float64s<>+32(SB), Y7
-	VMINPD      Y8, Y7, Y7
-	VMOVUPD     float64s<>+0(SB), Y6
-	VMAXPD      Y7, Y6, Y8
-	VMULPD      float64s<>+64(SB), Y8, Y6
-	VROUNDPD    $0x08, Y6, Y6
-	VMOVUPD     Y6, 128(SP)
-	VMULPD      float64s<>+96(SB), Y6, Y7
-	VSUBPD      Y7, Y8, Y8
-	VMULPD      float64s<>+128(SB), Y6, Y7
-	VSUBPD      Y7, Y8, Y8
-	VMOVUPD     Y8, 384(SP)
-	VMOVUPD     float64s<>+384(SB), Y6
-	VCVTPS2PD   80(CX)(BX*4), Y7
-	VMULPD      Y7, Y7, Y8
-	VMULPD      Y8, Y7, Y8
-	VMULPD      float64s<>+320(SB), Y8, Y8
-	VADDPD      Y8, Y7, Y8
-	VMULPD      float64s<>+352(SB), Y8, Y8
-	VMOVUPD     Y8, 672(SP)
-	VMOVUPD     float64s<>+192(SB), Y7
-	VANDNPD     Y8, Y7, Y9
-	VANDPD      Y8, Y7, Y7
-	VADDPD      Y9, Y9, Y9
-	VMOVUPD     float64s<>+32(SB), Y8
-	VMINPD      Y9, Y8, Y8
-	VMOVUPD     float64s<>+0(SB), Y7
-	VMAXPD      Y8, Y7, Y9
-	VMULPD      float64s<>+64(SB), Y9, Y7
-	VROUNDPD    $0x08, Y7, Y7
-	VMOVUPD     Y7, 160(SP)
-	VMULPD      float64s<>+96(SB), Y7, Y8
-	VSUBPD      Y8, Y9, Y9
-	VMULPD      float64s<>+128(SB), Y7, Y8
-	VSUBPD      Y8, Y9, Y9
-	VMOVUPD     Y9, 416(SP)
-	VMOVUPD     float64s<>+384(SB), Y7
-	VCVTPS2PD   96(CX)(BX*4), Y8
-	VMULPD      Y8, Y8, Y9
-	VMULPD      Y9, Y8, Y9
-	VMULPD      float64s<>+320(SB), Y9, Y9
-	VADDPD      Y9, Y8, Y9
-	VMULPD      float64s<>+352(SB), Y9, Y9
-	VMOVUPD     Y9, 704(SP)
-	VMOVUPD     float64s<>+192(SB), Y8
-	VANDNPD     Y9, Y8, Y10
-	VANDPD      Y9, Y8, Y8
-	VADDPD      Y10, Y10, Y10
-	VMOVUPD     float64s<>+32(SB), Y9
-	VMINPD      Y10, Y9, Y9
-	VMOVUPD     float64s<>+0(SB), Y8
-	VMAXPD      Y9, Y8, Y10
-	VMULPD      float64s<>+64(SB), Y10, Y8
-	VROUNDPD    $0x08, Y8, Y8
-	VMOVUPD     Y8, 192(SP)
-	VMULPD      float64s<>+96(SB), Y8, Y9
-	VSUBPD      Y9, Y10, Y10
-	VMULPD      float64s<>+128(SB), Y8, Y9
-	VSUBPD      Y9, Y10, Y10
-	VMOVUPD     Y10, 448(SP)
-	VMOVUPD     float64s<>+384(SB), Y8
-	VCVTPS2PD   112(CX)(BX*4), Y9
-	VMULPD      Y9, Y9, Y10
-	VMULPD      Y10, Y9, Y10
-	VMULPD      float64s<>+320(SB), Y10, Y10
-	VADDPD      Y10, Y9, Y10
-	VMULPD      float64s<>+352(SB), Y10, Y10
-	VMOVUPD     Y10, 736(SP)
-	VMOVUPD     float64s<>+192(SB), Y9
-	VANDNPD     Y10, Y9, Y11
-	VANDPD      Y10, Y9, Y9
-	VADDPD      Y11, Y11, Y11
-	VMOVUPD     float64s<>+32(SB), Y10
-	VMINPD      Y11, Y10, Y10
-	VMOVUPD     float64s<>+0(SB), Y9
-	VMAXPD      Y10, Y9, Y11
-	VMULPD      float64s<>+64(SB), Y11, Y9
-	VROUNDPD    $0x08, Y9, Y9
-	VMOVUPD     Y9, 224(SP)
-	VMULPD      float64s<>+96(SB), Y9, Y10
-	VSUBPD      Y10, Y11, Y11
-	VMULPD      float64s<>+128(SB), Y9, Y10
-	VSUBPD      Y10, Y11, Y11
-	VMOVUPD     Y11, 480(SP)
-	VMOVUPD     float64s<>+384(SB), Y9
-	VMOVUPD     float64s<>+416(SB), Y10
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y10, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y10, Y2, Y2
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y10, Y4, Y4
-	VMULPD      352(SP), Y5, Y5
-	VADDPD      Y10, Y5, Y5
-	VMULPD      384(SP), Y6, Y6
-	VADDPD      Y10, Y6, Y6
-	VMULPD      416(SP), Y7, Y7
-	VADDPD      Y10, Y7, Y7
-	VMULPD      448(SP), Y8, Y8
-	VADDPD      Y10, Y8, Y8
-	VMULPD      480(SP), Y9, Y9
-	VADDPD      Y10, Y9, Y9
-	VMOVUPD     float64s<>+448(SB), Y10
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y10, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y10, Y2, Y2
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y10, Y4, Y4
-	VMULPD      352(SP), Y5, Y5
-	VADDPD      Y10, Y5, Y5
-	VMULPD      384(SP), Y6, Y6
-	VADDPD      Y10, Y6, Y6
-	VMULPD      416(SP), Y7, Y7
-	VADDPD      Y10, Y7, Y7
-	VMULPD      448(SP), Y8, Y8
-	VADDPD      Y10, Y8, Y8
-	VMULPD      480(SP), Y9, Y9
-	VADDPD      Y10, Y9, Y9
-	VMOVUPD     float64s<>+480(SB), Y10
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y10, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y10, Y2, Y2
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y10, Y4, Y4
-	VMULPD      352(SP), Y5, Y5
-	VADDPD      Y10, Y5, Y5
-	VMULPD      384(SP), Y6, Y6
-	VADDPD      Y10, Y6, Y6
-	VMULPD      416(SP), Y7, Y7
-	VADDPD      Y10, Y7, Y7
-	VMULPD      448(SP), Y8, Y8
-	VADDPD      Y10, Y8, Y8
-	VMULPD      480(SP), Y9, Y9
-	VADDPD      Y10, Y9, Y9
-	VMOVUPD     float64s<>+512(SB), Y10
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y10, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y10, Y2, Y2
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y10, Y4, Y4
-	VMULPD      352(SP), Y5, Y5
-	VADDPD      Y10, Y5, Y5
-	VMULPD      384(SP), Y6, Y6
-	VADDPD      Y10, Y6, Y6
-	VMULPD      416(SP), Y7, Y7
-	VADDPD      Y10, Y7, Y7
-	VMULPD      448(SP), Y8, Y8
-	VADDPD      Y10, Y8, Y8
-	VMULPD      480(SP), Y9, Y9
-	VADDPD      Y10, Y9, Y9
-	VMOVUPD     float64s<>+544(SB), Y10
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y10, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y10, Y2, Y2
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y10, Y4, Y4
-	VMULPD      352(SP), Y5, Y5
-	VADDPD      Y10, Y5, Y5
-	VMULPD      384(SP), Y6, Y6
-	VADDPD      Y10, Y6, Y6
-	VMULPD      416(SP), Y7, Y7
-	VADDPD      Y10, Y7, Y7
-	VMULPD      448(SP), Y8, Y8
-	VADDPD      Y10, Y8, Y8
-	VMULPD      480(SP), Y9, Y9
-	VADDPD      Y10, Y9, Y9
-	VMOVUPD     float64s<>+576(SB), Y10
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y10, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y10, Y2, Y2
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y10, Y4, Y4
-	VMULPD      352(SP), Y5, Y5
-	VADDPD      Y10, Y5, Y5
-	VMULPD      384(SP), Y6, Y6
-	VADDPD      Y10, Y6, Y6
-	VMULPD      416(SP), Y7, Y7
-	VADDPD      Y10, Y7, Y7
-	VMULPD      448(SP), Y8, Y8
-	VADDPD      Y10, Y8, Y8
-	VMULPD      480(SP), Y9, Y9
-	VADDPD      Y10, Y9, Y9
-	VMOVUPD     float64s<>+608(SB), Y10
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y10, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y10, Y2, Y2
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y10, Y4, Y4
-	VMULPD      352(SP), Y5, Y5
-	VADDPD      Y10, Y5, Y5
-	VMULPD      384(SP), Y6, Y6
-	VADDPD      Y10, Y6, Y6
-	VMULPD      416(SP), Y7, Y7
-	VADDPD      Y10, Y7, Y7
-	VMULPD      448(SP), Y8, Y8
-	VADDPD      Y10, Y8, Y8
-	VMULPD      480(SP), Y9, Y9
-	VADDPD      Y10, Y9, Y9
-	VMOVUPD     float64s<>+640(SB), Y10
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y10, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y10, Y2, Y2
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y10, Y4, Y4
-	VMULPD      352(SP), Y5, Y5
-	VADDPD      Y10, Y5, Y5
-	VMULPD      384(SP), Y6, Y6
-	VADDPD      Y10, Y6, Y6
-	VMULPD      416(SP), Y7, Y7
-	VADDPD      Y10, Y7, Y7
-	VMULPD      448(SP), Y8, Y8
-	VADDPD      Y10, Y8, Y8
-	VMULPD      480(SP), Y9, Y9
-	VADDPD      Y10, Y9, Y9
-	VMOVUPD     float64s<>+672(SB), Y10
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y10, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y10, Y2, Y2
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y10, Y4, Y4
-	VMULPD      352(SP), Y5, Y5
-	VADDPD      Y10, Y5, Y5
-	VMULPD      384(SP), Y6, Y6
-	VADDPD      Y10, Y6, Y6
-	VMULPD      416(SP), Y7, Y7
-	VADDPD      Y10, Y7, Y7
-	VMULPD      448(SP), Y8, Y8
-	VADDPD      Y10, Y8, Y8
-	VMULPD      480(SP), Y9, Y9
-	VADDPD      Y10, Y9, Y9
-	VMOVUPD     float64s<>+704(SB), Y10
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y10, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y10, Y2, Y2
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y10, Y4, Y4
-	VMULPD      352(SP), Y5, Y5
-	VADDPD      Y10, Y5, Y5
-	VMULPD      384(SP), Y6, Y6
-	VADDPD      Y10, Y6, Y6
-	VMULPD      416(SP), Y7, Y7
-	VADDPD      Y10, Y7, Y7
-	VMULPD      448(SP), Y8, Y8
-	VADDPD      Y10, Y8, Y8
-	VMULPD      480(SP), Y9, Y9
-	VADDPD      Y10, Y9, Y9
-	VMOVUPD     float64s<>+704(SB), Y10
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y10, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y10, Y2, Y2
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y10, Y4, Y4
-	VMULPD      352(SP), Y5, Y5
-	VADDPD      Y10, Y5, Y5
-	VMULPD      384(SP), Y6, Y6
-	VADDPD      Y10, Y6, Y6
-	VMULPD      416(SP), Y7, Y7
-	VADDPD      Y10, Y7, Y7
-	VMULPD      448(SP), Y8, Y8
-	VADDPD      Y10, Y8, Y8
-	VMULPD      480(SP), Y9, Y9
-	VADDPD      Y10, Y9, Y9
-	VMOVUPD     float64s<>+160(SB), Y10
-	VADDPD      (SP), Y10, Y10
-	VPSLLQ      $0x34, Y10, Y10
-	VMULPD      Y10, Y1, Y1
-	VMOVUPD     float64s<>+160(SB), Y10
-	VADDPD      32(SP), Y10, Y10
-	VPSLLQ      $0x34, Y10, Y10
-	VMULPD      Y10, Y2, Y2
-	VMOVUPD     float64s<>+160(SB), Y10
-	VADDPD      64(SP), Y10, Y10
-	VPSLLQ      $0x34, Y10, Y10
-	VMULPD      Y10, Y4, Y4
-	VMOVUPD     float64s<>+160(SB), Y10
-	VADDPD      96(SP), Y10, Y10
-	VPSLLQ      $0x34, Y10, Y10
-	VMULPD      Y10, Y5, Y5
-	VMOVUPD     float64s<>+160(SB), Y10
-	VADDPD      128(SP), Y10, Y10
-	VPSLLQ      $0x34, Y10, Y10
-	VMULPD      Y10, Y6, Y6
-	VMOVUPD     float64s<>+160(SB), Y10
-	VADDPD      160(SP), Y10, Y10
-	VPSLLQ      $0x34, Y10, Y10
-	VMULPD      Y10, Y7, Y7
-	VMOVUPD     float64s<>+160(SB), Y10
-	VADDPD      192(SP), Y10, Y10
-	VPSLLQ      $0x34, Y10, Y10
-	VMULPD      Y10, Y8, Y8
-	VMOVUPD     float64s<>+160(SB), Y10
-	VADDPD      224(SP), Y10, Y10
-	VPSLLQ      $0x34, Y10, Y10
-	VMULPD      Y10, Y9, Y9
-	VMOVUPD     512(SP), Y10
-	VMOVUPD     float64s<>+192(SB), Y12
-	VANDNPD     Y10, Y12, Y13
-	VANDPD      Y10, Y12, Y12
-	VADDPD      float64s<>+704(SB), Y1, Y11
-	VMOVUPD     float64s<>+704(SB), Y14
-	VSUBPD      Y14, Y1, Y1
-	VDIVPD      Y11, Y1, Y1
-	VCMPPD      $0x1e, float64s<>+224(SB), Y13, Y11
-	VBLENDVPD   Y11, Y14, Y1, Y1
-	VORPD       Y12, Y1, Y1
-	VMULPD      Y10, Y10, Y12
-	VMULPD      Y12, Y10, Y12
-	VDIVPD      float64s<>+256(SB), Y12, Y12
-	VSUBPD      Y12, Y10, Y12
-	VCMPPD      $0x11, float64s<>+288(SB), Y13, Y11
-	VBLENDVPD   Y11, Y12, Y1, Y1
-	VMOVUPD     544(SP), Y10
-	VMOVUPD     float64s<>+192(SB), Y12
-	VANDNPD     Y10, Y12, Y13
-	VANDPD      Y10, Y12, Y12
-	VADDPD      float64s<>+704(SB), Y2, Y11
-	VMOVUPD     float64s<>+704(SB), Y14
-	VSUBPD      Y14, Y2, Y2
-	VDIVPD      Y11, Y2, Y2
-	VCMPPD      $0x1e, float64s<>+224(SB), Y13, Y11
-	VBLENDVPD   Y11, Y14, Y2, Y2
-	VORPD       Y12, Y2, Y2
-	VMULPD      Y10, Y10, Y12
-	VMULPD      Y12, Y10, Y12
-	VDIVPD      float64s<>+256(SB), Y12, Y12
-	VSUBPD      Y12, Y10, Y12
-	VCMPPD      $0x11, float64s<>+288(SB), Y13, Y11
-	VBLENDVPD   Y11, Y12, Y2, Y2
-	VMOVUPD     576(SP), Y10
-	VMOVUPD     float64s<>+192(SB), Y12
-	VANDNPD     Y10, Y12, Y13
-	VANDPD      Y10, Y12, Y12
-	VADDPD      float64s<>+704(SB), Y4, Y11
-	VMOVUPD     float64s<>+704(SB), Y14
-	VSUBPD      Y14, Y4, Y4
-	VDIVPD      Y11, Y4, Y4
-	VCMPPD      $0x1e, float64s<>+224(SB), Y13, Y11
-	VBLENDVPD   Y11, Y14, Y4, Y4
-	VORPD       Y12, Y4, Y4
-	VMULPD      Y10, Y10, Y12
-	VMULPD      Y12, Y10, Y12
-	VDIVPD      float64s<>+256(SB), Y12, Y12
-	VSUBPD      Y12, Y10, Y12
-	VCMPPD      $0x11, float64s<>+288(SB), Y13, Y11
-	VBLENDVPD   Y11, Y12, Y4, Y4
-	VMOVUPD     608(SP), Y10
-	VMOVUPD     float64s<>+192(SB), Y12
-	VANDNPD     Y10, Y12, Y13
-	VANDPD      Y10, Y12, Y12
-	VADDPD      float64s<>+704(SB), Y5, Y11
-	VMOVUPD     float64s<>+704(SB), Y14
-	VSUBPD      Y14, Y5, Y5
-	VDIVPD      Y11, Y5, Y5
-	VCMPPD      $0x1e, float64s<>+224(SB), Y13, Y11
-	VBLENDVPD   Y11, Y14, Y5, Y5
-	VORPD       Y12, Y5, Y5
-	VMULPD      Y10, Y10, Y12
-	VMULPD      Y12, Y10, Y12
-	VDIVPD      float64s<>+256(SB), Y12, Y12
-	VSUBPD      Y12, Y10, Y12
-	VCMPPD      $0x11, float64s<>+288(SB), Y13, Y11
-	VBLENDVPD   Y11, Y12, Y5, Y5
-	VMOVUPD     640(SP), Y10
-	VMOVUPD     float64s<>+192(SB), Y12
-	VANDNPD     Y10, Y12, Y13
-	VANDPD      Y10, Y12, Y12
-	VADDPD      float64s<>+704(SB), Y6, Y11
-	VMOVUPD     float64s<>+704(SB), Y14
-	VSUBPD      Y14, Y6, Y6
-	VDIVPD      Y11, Y6, Y6
-	VCMPPD      $0x1e, float64s<>+224(SB), Y13, Y11
-	VBLENDVPD   Y11, Y14, Y6, Y6
-	VORPD       Y12, Y6, Y6
-	VMULPD      Y10, Y10, Y12
-	VMULPD      Y12, Y10, Y12
-	VDIVPD      float64s<>+256(SB), Y12, Y12
-	VSUBPD      Y12, Y10, Y12
-	VCMPPD      $0x11, float64s<>+288(SB), Y13, Y11
-	VBLENDVPD   Y11, Y12, Y6, Y6
-	VMOVUPD     672(SP), Y10
-	VMOVUPD     float64s<>+192(SB), Y12
-	VANDNPD     Y10, Y12, Y13
-	VANDPD      Y10, Y12, Y12
-	VADDPD      float64s<>+704(SB), Y7, Y11
-	VMOVUPD     float64s<>+704(SB), Y14
-	VSUBPD      Y14, Y7, Y7
-	VDIVPD      Y11, Y7, Y7
-	VCMPPD      $0x1e, float64s<>+224(SB), Y13, Y11
-	VBLENDVPD   Y11, Y14, Y7, Y7
-	VORPD       Y12, Y7, Y7
-	VMULPD      Y10, Y10, Y12
-	VMULPD      Y12, Y10, Y12
-	VDIVPD      float64s<>+256(SB), Y12, Y12
-	VSUBPD      Y12, Y10, Y12
-	VCMPPD      $0x11, float64s<>+288(SB), Y13, Y11
-	VBLENDVPD   Y11, Y12, Y7, Y7
-	VMOVUPD     704(SP), Y10
-	VMOVUPD     float64s<>+192(SB), Y12
-	VANDNPD     Y10, Y12, Y13
-	VANDPD      Y10, Y12, Y12
-	VADDPD      float64s<>+704(SB), Y8, Y11
-	VMOVUPD     float64s<>+704(SB), Y14
-	VSUBPD      Y14, Y8, Y8
-	VDIVPD      Y11, Y8, Y8
-	VCMPPD      $0x1e, float64s<>+224(SB), Y13, Y11
-	VBLENDVPD   Y11, Y14, Y8, Y8
-	VORPD       Y12, Y8, Y8
-	VMULPD      Y10, Y10, Y12
-	VMULPD      Y12, Y10, Y12
-	VDIVPD      float64s<>+256(SB), Y12, Y12
-	VSUBPD      Y12, Y10, Y12
-	VCMPPD      $0x11, float64s<>+288(SB), Y13, Y11
-	VBLENDVPD   Y11, Y12, Y8, Y8
-	VMOVUPD     736(SP), Y10
-	VMOVUPD     float64s<>+192(SB), Y12
-	VANDNPD     Y10, Y12, Y13
-	VANDPD      Y10, Y12, Y12
-	VADDPD      float64s<>+704(SB), Y9, Y11
-	VMOVUPD     float64s<>+704(SB), Y14
-	VSUBPD      Y14, Y9, Y9
-	VDIVPD      Y11, Y9, Y9
-	VCMPPD      $0x1e, float64s<>+224(SB), Y13, Y11
-	VBLENDVPD   Y11, Y14, Y9, Y9
-	VORPD       Y12, Y9, Y9
-	VMULPD      Y10, Y10, Y12
-	VMULPD      Y12, Y10, Y12
-	VDIVPD      float64s<>+256(SB), Y12, Y12
-	VSUBPD      Y12, Y10, Y12
-	VCMPPD      $0x11, float64s<>+288(SB), Y13, Y11
-	VBLENDVPD   Y11, Y12, Y9, Y9
-	VCVTPS2PD   (CX)(BX*4), Y10
-	VADDPD      float64s<>+704(SB), Y1, Y1
-	VMULPD      float64s<>+672(SB), Y10, Y10
-	VMULPD      Y1, Y10, Y1
-	VCVTPS2PD   16(CX)(BX*4), Y10
-	VADDPD      float64s<>+704(SB), Y2, Y2
-	VMULPD      float64s<>+672(SB), Y10, Y10
-	VMULPD      Y2, Y10, Y2
-	VCVTPS2PD   32(CX)(BX*4), Y10
-	VADDPD      float64s<>+704(SB), Y4, Y4
-	VMULPD      float64s<>+672(SB), Y10, Y10
-	VMULPD      Y4, Y10, Y4
-	VCVTPS2PD   48(CX)(BX*4), Y10
-	VADDPD      float64s<>+704(SB), Y5, Y5
-	VMULPD      float64s<>+672(SB), Y10, Y10
-	VMULPD      Y5, Y10, Y5
-	VCVTPS2PD   64(CX)(BX*4), Y10
-	VADDPD      float64s<>+704(SB), Y6, Y6
-	VMULPD      float64s<>+672(SB), Y10, Y10
-	VMULPD      Y6, Y10, Y6
-	VCVTPS2PD   80(CX)(BX*4), Y10
-	VADDPD      float64s<>+704(SB), Y7, Y7
-	VMULPD      float64s<>+672(SB), Y10, Y10
-	VMULPD      Y7, Y10, Y7
-	VCVTPS2PD   96(CX)(BX*4), Y10
-	VADDPD      float64s<>+704(SB), Y8, Y8
-	VMULPD      float64s<>+672(SB), Y10, Y10
-	VMULPD      Y8, Y10, Y8
-	VCVTPS2PD   112(CX)(BX*4), Y10
-	VADDPD      float64s<>+704(SB), Y9, Y9
-	VMULPD      float64s<>+672(SB), Y10, Y10
-	VMULPD      Y9, Y10, Y9
-	VCVTPD2PSY  Y1, X3
-	VCVTPD2PSY  Y2, X1
-	VINSERTF128 $0x01, X1, Y3, Y1
-	VCMPPS      $0x03, Y1, Y1, Y2
-	VBLENDVPS   Y2, Y0, Y1, Y1
-	VMOVUPS     Y1, (AX)(BX*4)
-	VCVTPD2PSY  Y4, X3
-	VCVTPD2PSY  Y5, X1
-	VINSERTF128 $0x01, X1, Y3, Y1
-	VCMPPS      $0x03, Y1, Y1, Y2
-	VBLENDVPS   Y2, Y0, Y1, Y1
-	VMOVUPS     Y1, 32(AX)(BX*4)
-	VCVTPD2PSY  Y6, X3
-	VCVTPD2PSY  Y7, X1
-	VINSERTF128 $0x01, X1, Y3, Y1
-	VCMPPS      $0x03, Y1, Y1, Y2
-	VBLENDVPS   Y2, Y0, Y1, Y1
-	VMOVUPS     Y1, 64(AX)(BX*4)
-	VCVTPD2PSY  Y8, X3
-	VCVTPD2PSY  Y9, X1
-	VINSERTF128 $0x01, X1, Y3, Y1
-	VCMPPS      $0x03, Y1, Y1, Y2
-	VBLENDVPS   Y2, Y0, Y1, Y1
-	VMOVUPS     Y1, 96(AX)(BX*4)
-	ADDQ        $0x20, BX
-	SUBQ        $0x20, DX
-	JGE         geluTanh8_many
+	VCVTPS2PD    (DX)(SI*4), Y1
+	VMULPD       Y1, Y1, Y2
+	VMULPD       Y2, Y1, Y2
+	VMULPD       float64s<>+320(SB), Y2, Y2
+	VADDPD       Y2, Y1, Y2
+	VMULPD       float64s<>+352(SB), Y2, Y2
+	VMOVUPD      Y2, 512(AX)
+	VMOVUPD      float64s<>+192(SB), Y1
+	VANDNPD      Y2, Y1, Y4
+	VANDPD       Y2, Y1, Y1
+	VADDPD       Y4, Y4, Y4
+	VMOVUPD      float64s<>+32(SB), Y1
+	VMINPD       Y4, Y1, Y1
+	VMOVUPD      float64s<>+0(SB), Y4
+	VMAXPD       Y1, Y4, Y4
+	VMULPD       float64s<>+64(SB), Y4, Y1
+	VADDPD       float64s<>+160(SB), Y1, Y1
+	VMOVUPD      Y1, (AX)
+	VSUBPD       float64s<>+160(SB), Y1, Y1
+	VFNMADD231PD float64s<>+96(SB), Y1, Y4
+	VMULPD       float64s<>+128(SB), Y1, Y1
+	VSUBPD       Y1, Y4, Y4
+	VMOVUPD      Y4, 256(AX)
+	VMULPD       float64s<>+384(SB), Y4, Y1
+	VADDPD       float64s<>+416(SB), Y1, Y1
+	VCVTPS2PD    16(DX)(SI*4), Y2
+	VMULPD       Y2, Y2, Y4
+	VMULPD       Y4, Y2, Y4
+	VMULPD       float64s<>+320(SB), Y4, Y4
+	VADDPD       Y4, Y2, Y4
+	VMULPD       float64s<>+352(SB), Y4, Y4
+	VMOVUPD      Y4, 544(AX)
+	VMOVUPD      float64s<>+192(SB), Y2
+	VANDNPD      Y4, Y2, Y5
+	VANDPD       Y4, Y2, Y2
+	VADDPD       Y5, Y5, Y5
+	VMOVUPD      float64s<>+32(SB), Y2
+	VMINPD       Y5, Y2, Y2
+	VMOVUPD      float64s<>+0(SB), Y5
+	VMAXPD       Y2, Y5, Y5
+	VMULPD       float64s<>+64(SB), Y5, Y2
+	VADDPD       float64s<>+160(SB), Y2, Y2
+	VMOVUPD      Y2, 32(AX)
+	VSUBPD       float64s<>+160(SB), Y2, Y2
+	VFNMADD231PD float64s<>+96(SB), Y2, Y5
+	VMULPD       float64s<>+128(SB), Y2, Y2
+	VSUBPD       Y2, Y5, Y5
+	VMOVUPD      Y5, 288(AX)
+	VMULPD       float64s<>+384(SB), Y5, Y2
+	VADDPD       float64s<>+416(SB), Y2, Y2
+	VCVTPS2PD    32(DX)(SI*4), Y4
+	VMULPD       Y4, Y4, Y5
+	VMULPD       Y5, Y4, Y5
+	VMULPD       float64s<>+320(SB), Y5, Y5
+	VADDPD       Y5, Y4, Y5
+	VMULPD       float64s<>+352(SB), Y5, Y5
+	VMOVUPD      Y5, 576(AX)
+	VMOVUPD      float64s<>+192(SB), Y4
+	VANDNPD      Y5, Y4, Y6
+	VANDPD       Y5, Y4, Y4
+	VADDPD       Y6, Y6, Y6
+	VMOVUPD      float64s<>+32(SB), Y4
+	VMINPD       Y6, Y4, Y4
+	VMOVUPD      float64s<>+0(SB), Y6
+	VMAXPD       Y4, Y6, Y6
+	VMULPD       float64s<>+64(SB), Y6, Y4
+	VADDPD       float64s<>+160(SB), Y4, Y4
+	VMOVUPD      Y4, 64(AX)
+	VSUBPD       float64s<>+160(SB), Y4, Y4
+	VFNMADD231PD float64s<>+96(SB), Y4, Y6
+	VMULPD       float64s<>+128(SB), Y4, Y4
+	VSUBPD       Y4, Y6, Y6
+	VMOVUPD      Y6, 320(AX)
+	VMULPD       float64s<>+384(SB), Y6, Y4
+	VADDPD       float64s<>+416(SB), Y4, Y4
+	VCVTPS2PD    48(DX)(SI*4), Y5
+	VMULPD       Y5, Y5, Y6
+	VMULPD       Y6, Y5, Y6
+	VMULPD       float64s<>+320(SB), Y6, Y6
+	VADDPD       Y6, Y5, Y6
+	VMULPD       float64s<>+352(SB), Y6, Y6
+	VMOVUPD      Y6, 608(AX)
+	VMOVUPD      float64s<>+192(SB), Y5
+	VANDNPD      Y6, Y5, Y7
+	VANDPD       Y6, Y5, Y5
+	VADDPD       Y7, Y7, Y7
+	VMOVUPD      float64s<>+32(SB), Y5
+	VMINPD       Y7, Y5, Y5
+	VMOVUPD      float64s<>+0(SB), Y7
+	VMAXPD       Y5, Y7, Y7
+	VMULPD       float64s<>+64(SB), Y7, Y5
+	VADDPD       float64s<>+160(SB), Y5, Y5
+	VMOVUPD      Y5, 96(AX)
+	VSUBPD       float64s<>+160(SB), Y5, Y5
+	VFNMADD231PD float64s<>+96(SB), Y5, Y7
+	VMULPD       float64s<>+128(SB), Y5, Y5
+	VSUBPD       Y5, Y7, Y7
+	VMOVUPD      Y7, 352(AX)
+	VMULPD       float64s<>+384(SB), Y7, Y5
+	VADDPD       float64s<>+416(SB), Y5, Y5
+	VCVTPS2PD    64(DX)(SI*4), Y6
+	VMULPD       Y6, Y6, Y7
+	VMULPD       Y7, Y6, Y7
+	VMULPD       float64s<>+320(SB), Y7, Y7
+	VADDPD       Y7, Y6, Y7
+	VMULPD       float64s<>+352(SB), Y7, Y7
+	VMOVUPD      Y7, 640(AX)
+	VMOVUPD      float64s<>+192(SB), Y6
+	VANDNPD      Y7, Y6, Y8
+	VANDPD       Y7, Y6, Y6
+	VADDPD       Y8, Y8, Y8
+	VMOVUPD      float64s<>+32(SB), Y6
+	VMINPD       Y8, Y6, Y6
+	VMOVUPD      float64s<>+0(SB), Y8
+	VMAXPD       Y6, Y8, Y8
+	VMULPD       float64s<>+64(SB), Y8, Y6
+	VADDPD       float64s<>+160(SB), Y6, Y6
+	VMOVUPD      Y6, 128(AX)
+	VSUBPD       float64s<>+160(SB), Y6, Y6
+	VFNMADD231PD float64s<>+96(SB), Y6, Y8
+	VMULPD       float64s<>+128(SB), Y6, Y6
+	VSUBPD       Y6, Y8, Y8
+	VMOVUPD      Y8, 384(AX)
+	VMULPD       float64s<>+384(SB), Y8, Y6
+	VADDPD       float64s<>+416(SB), Y6, Y6
+	VCVTPS2PD    80(DX)(SI*4), Y7
+	VMULPD       Y7, Y7, Y8
+	VMULPD       Y8, Y7, Y8
+	VMULPD       float64s<>+320(SB), Y8, Y8
+	VADDPD       Y8, Y7, Y8
+	VMULPD       float64s<>+352(SB), Y8, Y8
+	VMOVUPD      Y8, 672(AX)
+	VMOVUPD      float64s<>+192(SB), Y7
+	VANDNPD      Y8, Y7, Y9
+	VANDPD       Y8, Y7, Y7
+	VADDPD       Y9, Y9, Y9
+	VMOVUPD      float64s<>+32(SB), Y7
+	VMINPD       Y9, Y7, Y7
+	VMOVUPD      float64s<>+0(SB), Y9
+	VMAXPD       Y7, Y9, Y9
+	VMULPD       float64s<>+64(SB), Y9, Y7
+	VADDPD       float64s<>+160(SB), Y7, Y7
+	VMOVUPD      Y7, 160(AX)
+	VSUBPD       float64s<>+160(SB), Y7, Y7
+	VFNMADD231PD float64s<>+96(SB), Y7, Y9
+	VMULPD       float64s<>+128(SB), Y7, Y7
+	VSUBPD       Y7, Y9, Y9
+	VMOVUPD      Y9, 416(AX)
+	VMULPD       float64s<>+384(SB), Y9, Y7
+	VADDPD       float64s<>+416(SB), Y7, Y7
+	VCVTPS2PD    96(DX)(SI*4), Y8
+	VMULPD       Y8, Y8, Y9
+	VMULPD       Y9, Y8, Y9
+	VMULPD       float64s<>+320(SB), Y9, Y9
+	VADDPD       Y9, Y8, Y9
+	VMULPD       float64s<>+352(SB), Y9, Y9
+	VMOVUPD      Y9, 704(AX)
+	VMOVUPD      float64s<>+192(SB), Y8
+	VANDNPD      Y9, Y8, Y10
+	VANDPD       Y9, Y8, Y8
+	VADDPD       Y10, Y10, Y10
+	VMOVUPD      float64s<>+32(SB), Y8
+	VMINPD       Y10, Y8, Y8
+	VMOVUPD      float64s<>+0(SB), Y10
+	VMAXPD       Y8, Y10, Y10
+	VMULPD       float64s<>+64(SB), Y10, Y8
+	VADDPD       float64s<>+160(SB), Y8, Y8
+	VMOVUPD      Y8, 192(AX)
+	VSUBPD       float64s<>+160(SB), Y8, Y8
+	VFNMADD231PD float64s<>+96(SB), Y8, Y10
+	VMULPD       float64s<>+128(SB), Y8, Y8
+	VSUBPD       Y8, Y10, Y10
+	VMOVUPD      Y10, 448(AX)
+	VMULPD       float64s<>+384(SB), Y10, Y8
+	VADDPD       float64s<>+416(SB), Y8, Y8
+	VCVTPS2PD    112(DX)(SI*4), Y9
+	VMULPD       Y9, Y9, Y10
+	VMULPD       Y10, Y9, Y10
+	VMULPD       float64s<>+320(SB), Y10, Y10
+	VADDPD       Y10, Y9, Y10
+	VMULPD       float64s<>+352(SB), Y10, Y10
+	VMOVUPD      Y10, 736(AX)
+	VMOVUPD      float64s<>+192(SB), Y9
+	VANDNPD      Y10, Y9, Y11
+	VANDPD       Y10, Y9, Y9
+	VADDPD       Y11, Y11, Y11
+	VMOVUPD      float64s<>+32(SB), Y9
+	VMINPD       Y11, Y9, Y9
+	VMOVUPD      float64s<>+0(SB), Y11
+	VMAXPD       Y9, Y11, Y11
+	VMULPD       float64s<>+64(SB), Y11, Y9
+	VADDPD       float64s<>+160(SB), Y9, Y9
+	VMOVUPD      Y9, 224(AX)
+	VSUBPD       float64s<>+160(SB), Y9, Y9
+	VFNMADD231PD float64s<>+96(SB), Y9, Y11
+	VMULPD       float64s<>+128(SB), Y9, Y9
+	VSUBPD       Y9, Y11, Y11
+	VMOVUPD      Y11, 480(AX)
+	VMULPD       float64s<>+384(SB), Y11, Y9
+	VADDPD       float64s<>+416(SB), Y9, Y9
+	VMOVUPD      float64s<>+448(SB), Y10
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y10, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y10, Y2, Y2
+	VMULPD       320(AX), Y4, Y4
+	VADDPD       Y10, Y4, Y4
+	VMULPD       352(AX), Y5, Y5
+	VADDPD       Y10, Y5, Y5
+	VMULPD       384(AX), Y6, Y6
+	VADDPD       Y10, Y6, Y6
+	VMULPD       416(AX), Y7, Y7
+	VADDPD       Y10, Y7, Y7
+	VMULPD       448(AX), Y8, Y8
+	VADDPD       Y10, Y8, Y8
+	VMULPD       480(AX), Y9, Y9
+	VADDPD       Y10, Y9, Y9
+	VMOVUPD      float64s<>+480(SB), Y10
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y10, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y10, Y2, Y2
+	VMULPD       320(AX), Y4, Y4
+	VADDPD       Y10, Y4, Y4
+	VMULPD       352(AX), Y5, Y5
+	VADDPD       Y10, Y5, Y5
+	VMULPD       384(AX), Y6, Y6
+	VADDPD       Y10, Y6, Y6
+	VMULPD       416(AX), Y7, Y7
+	VADDPD       Y10, Y7, Y7
+	VMULPD       448(AX), Y8, Y8
+	VADDPD       Y10, Y8, Y8
+	VMULPD       480(AX), Y9, Y9
+	VADDPD       Y10, Y9, Y9
+	VMOVUPD      float64s<>+512(SB), Y10
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y10, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y10, Y2, Y2
+	VMULPD       320(AX), Y4, Y4
+	VADDPD       Y10, Y4, Y4
+	VMULPD       352(AX), Y5, Y5
+	VADDPD       Y10, Y5, Y5
+	VMULPD       384(AX), Y6, Y6
+	VADDPD       Y10, Y6, Y6
+	VMULPD       416(AX), Y7, Y7
+	VADDPD       Y10, Y7, Y7
+	VMULPD       448(AX), Y8, Y8
+	VADDPD       Y10, Y8, Y8
+	VMULPD       480(AX), Y9, Y9
+	VADDPD       Y10, Y9, Y9
+	VMOVUPD      float64s<>+544(SB), Y10
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y10, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y10, Y2, Y2
+	VMULPD       320(AX), Y4, Y4
+	VADDPD       Y10, Y4, Y4
+	VMULPD       352(AX), Y5, Y5
+	VADDPD       Y10, Y5, Y5
+	VMULPD       384(AX), Y6, Y6
+	VADDPD       Y10, Y6, Y6
+	VMULPD       416(AX), Y7, Y7
+	VADDPD       Y10, Y7, Y7
+	VMULPD       448(AX), Y8, Y8
+	VADDPD       Y10, Y8, Y8
+	VMULPD       480(AX), Y9, Y9
+	VADDPD       Y10, Y9, Y9
+	VMOVUPD      float64s<>+576(SB), Y10
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y10, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y10, Y2, Y2
+	VMULPD       320(AX), Y4, Y4
+	VADDPD       Y10, Y4, Y4
+	VMULPD       352(AX), Y5, Y5
+	VADDPD       Y10, Y5, Y5
+	VMULPD       384(AX), Y6, Y6
+	VADDPD       Y10, Y6, Y6
+	VMULPD       416(AX), Y7, Y7
+	VADDPD       Y10, Y7, Y7
+	VMULPD       448(AX), Y8, Y8
+	VADDPD       Y10, Y8, Y8
+	VMULPD       480(AX), Y9, Y9
+	VADDPD       Y10, Y9, Y9
+	VMOVUPD      float64s<>+608(SB), Y10
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y10, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y10, Y2, Y2
+	VMULPD       320(AX), Y4, Y4
+	VADDPD       Y10, Y4, Y4
+	VMULPD       352(AX), Y5, Y5
+	VADDPD       Y10, Y5, Y5
+	VMULPD       384(AX), Y6, Y6
+	VADDPD       Y10, Y6, Y6
+	VMULPD       416(AX), Y7, Y7
+	VADDPD       Y10, Y7, Y7
+	VMULPD       448(AX), Y8, Y8
+	VADDPD       Y10, Y8, Y8
+	VMULPD       480(AX), Y9, Y9
+	VADDPD       Y10, Y9, Y9
+	VMOVUPD      float64s<>+640(SB), Y10
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y10, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y10, Y2, Y2
+	VMULPD       320(AX), Y4, Y4
+	VADDPD       Y10, Y4, Y4
+	VMULPD       352(AX), Y5, Y5
+	VADDPD       Y10, Y5, Y5
+	VMULPD       384(AX), Y6, Y6
+	VADDPD       Y10, Y6, Y6
+	VMULPD       416(AX), Y7, Y7
+	VADDPD       Y10, Y7, Y7
+	VMULPD       448(AX), Y8, Y8
+	VADDPD       Y10, Y8, Y8
+	VMULPD       480(AX), Y9, Y9
+	VADDPD       Y10, Y9, Y9
+	VMOVUPD      float64s<>+672(SB), Y10
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y10, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y10, Y2, Y2
+	VMULPD       320(AX), Y4, Y4
+	VADDPD       Y10, Y4, Y4
+	VMULPD       352(AX), Y5, Y5
+	VADDPD       Y10, Y5, Y5
+	VMULPD       384(AX), Y6, Y6
+	VADDPD       Y10, Y6, Y6
+	VMULPD       416(AX), Y7, Y7
+	VADDPD       Y10, Y7, Y7
+	VMULPD       448(AX), Y8, Y8
+	VADDPD       Y10, Y8, Y8
+	VMULPD       480(AX), Y9, Y9
+	VADDPD       Y10, Y9, Y9
+	VMOVUPD      float64s<>+704(SB), Y10
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y10, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y10, Y2, Y2
+	VMULPD       320(AX), Y4, Y4
+	VADDPD       Y10, Y4, Y4
+	VMULPD       352(AX), Y5, Y5
+	VADDPD       Y10, Y5, Y5
+	VMULPD       384(AX), Y6, Y6
+	VADDPD       Y10, Y6, Y6
+	VMULPD       416(AX), Y7, Y7
+	VADDPD       Y10, Y7, Y7
+	VMULPD       448(AX), Y8, Y8
+	VADDPD       Y10, Y8, Y8
+	VMULPD       480(AX), Y9, Y9
+	VADDPD       Y10, Y9, Y9
+	VMOVUPD      float64s<>+704(SB), Y10
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y10, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y10, Y2, Y2
+	VMULPD       320(AX), Y4, Y4
+	VADDPD       Y10, Y4, Y4
+	VMULPD       352(AX), Y5, Y5
+	VADDPD       Y10, Y5, Y5
+	VMULPD       384(AX), Y6, Y6
+	VADDPD       Y10, Y6, Y6
+	VMULPD       416(AX), Y7, Y7
+	VADDPD       Y10, Y7, Y7
+	VMULPD       448(AX), Y8, Y8
+	VADDPD       Y10, Y8, Y8
+	VMULPD       480(AX), Y9, Y9
+	VADDPD       Y10, Y9, Y9
+	VMOVUPD      (AX), Y10
+	VPSLLQ       $0x34, Y10, Y10
+	VPADDQ       Y10, Y1, Y1
+	VMOVUPD      32(AX), Y10
+	VPSLLQ       $0x34, Y10, Y10
+	VPADDQ       Y10, Y2, Y2
+	VMOVUPD      64(AX), Y10
+	VPSLLQ       $0x34, Y10, Y10
+	VPADDQ       Y10, Y4, Y4
+	VMOVUPD      96(AX), Y10
+	VPSLLQ       $0x34, Y10, Y10
+	VPADDQ       Y10, Y5, Y5
+	VMOVUPD      128(AX), Y10
+	VPSLLQ       $0x34, Y10, Y10
+	VPADDQ       Y10, Y6, Y6
+	VMOVUPD      160(AX), Y10
+	VPSLLQ       $0x34, Y10, Y10
+	VPADDQ       Y10, Y7, Y7
+	VMOVUPD      192(AX), Y10
+	VPSLLQ       $0x34, Y10, Y10
+	VPADDQ       Y10, Y8, Y8
+	VMOVUPD      224(AX), Y10
+	VPSLLQ       $0x34, Y10, Y10
+	VPADDQ       Y10, Y9, Y9
+	VMOVUPD      512(AX), Y10
+	VMOVUPD      float64s<>+192(SB), Y12
+	VANDNPD      Y10, Y12, Y13
+	VANDPD       Y10, Y12, Y12
+	VADDPD       float64s<>+704(SB), Y1, Y11
+	VMOVUPD      float64s<>+704(SB), Y14
+	VSUBPD       Y14, Y1, Y1
+	VDIVPD       Y11, Y1, Y1
+	VCMPPD       $0x1e, float64s<>+224(SB), Y13, Y11
+	VBLENDVPD    Y11, Y14, Y1, Y1
+	VORPD        Y12, Y1, Y1
+	VMULPD       Y10, Y10, Y12
+	VMULPD       Y12, Y10, Y12
+	VDIVPD       float64s<>+256(SB), Y12, Y12
+	VSUBPD       Y12, Y10, Y12
+	VCMPPD       $0x11, float64s<>+288(SB), Y13, Y11
+	VBLENDVPD    Y11, Y12, Y1, Y1
+	VMOVUPD      544(AX), Y10
+	VMOVUPD      float64s<>+192(SB), Y12
+	VANDNPD      Y10, Y12, Y13
+	VANDPD       Y10, Y12, Y12
+	VADDPD       float64s<>+704(SB), Y2, Y11
+	VMOVUPD      float64s<>+704(SB), Y14
+	VSUBPD       Y14, Y2, Y2
+	VDIVPD       Y11, Y2, Y2
+	VCMPPD       $0x1e, float64s<>+224(SB), Y13, Y11
+	VBLENDVPD    Y11, Y14, Y2, Y2
+	VORPD        Y12, Y2, Y2
+	VMULPD       Y10, Y10, Y12
+	VMULPD       Y12, Y10, Y12
+	VDIVPD       float64s<>+256(SB), Y12, Y12
+	VSUBPD       Y12, Y10, Y12
+	VCMPPD       $0x11, float64s<>+288(SB), Y13, Y11
+	VBLENDVPD    Y11, Y12, Y2, Y2
+	VMOVUPD      576(AX), Y10
+	VMOVUPD      float64s<>+192(SB), Y12
+	VANDNPD      Y10, Y12, Y13
+	VANDPD       Y10, Y12, Y12
+	VADDPD       float64s<>+704(SB), Y4, Y11
+	VMOVUPD      float64s<>+704(SB), Y14
+	VSUBPD       Y14, Y4, Y4
+	VDIVPD       Y11, Y4, Y4
+	VCMPPD       $0x1e, float64s<>+224(SB), Y13, Y11
+	VBLENDVPD    Y11, Y14, Y4, Y4
+	VORPD        Y12, Y4, Y4
+	VMULPD       Y10, Y10, Y12
+	VMULPD       Y12, Y10, Y12
+	VDIVPD       float64s<>+256(SB), Y12, Y12
+	VSUBPD       Y12, Y10, Y12
+	VCMPPD       $0x11, float64s<>+288(SB), Y13, Y11
+	VBLENDVPD    Y11, Y12, Y4, Y4
+	VMOVUPD      608(AX), Y10
+	VMOVUPD      float64s<>+192(SB), Y12
+	VANDNPD      Y10, Y12, Y13
+	VANDPD       Y10, Y12, Y12
+	VADDPD       float64s<>+704(SB), Y5, Y11
+	VMOVUPD      float64s<>+704(SB), Y14
+	VSUBPD       Y14, Y5, Y5
+	VDIVPD       Y11, Y5, Y5
+	VCMPPD       $0x1e, float64s<>+224(SB), Y13, Y11
+	VBLENDVPD    Y11, Y14, Y5, Y5
+	VORPD        Y12, Y5, Y5
+	VMULPD       Y10, Y10, Y12
+	VMULPD       Y12, Y10, Y12
+	VDIVPD       float64s<>+256(SB), Y12, Y12
+	VSUBPD       Y12, Y10, Y12
+	VCMPPD       $0x11, float64s<>+288(SB), Y13, Y11
+	VBLENDVPD    Y11, Y12, Y5, Y5
+	VMOVUPD      640(AX), Y10
+	VMOVUPD      float64s<>+192(SB), Y12
+	VANDNPD      Y10, Y12, Y13
+	VANDPD       Y10, Y12, Y12
+	VADDPD       float64s<>+704(SB), Y6, Y11
+	VMOVUPD      float64s<>+704(SB), Y14
+	VSUBPD       Y14, Y6, Y6
+	VDIVPD       Y11, Y6, Y6
+	VCMPPD       $0x1e, float64s<>+224(SB), Y13, Y11
+	VBLENDVPD    Y11, Y14, Y6, Y6
+	VORPD        Y12, Y6, Y6
+	VMULPD       Y10, Y10, Y12
+	VMULPD       Y12, Y10, Y12
+	VDIVPD       float64s<>+256(SB), Y12, Y12
+	VSUBPD       Y12, Y10, Y12
+	VCMPPD       $0x11, float64s<>+288(SB), Y13, Y11
+	VBLENDVPD    Y11, Y12, Y6, Y6
+	VMOVUPD      672(AX), Y10
+	VMOVUPD      float64s<>+192(SB), Y12
+	VANDNPD      Y10, Y12, Y13
+	VANDPD       Y10, Y12, Y12
+	VADDPD       float64s<>+704(SB), Y7, Y11
+	VMOVUPD      float64s<>+704(SB), Y14
+	VSUBPD       Y14, Y7, Y7
+	VDIVPD       Y11, Y7, Y7
+	VCMPPD       $0x1e, float64s<>+224(SB), Y13, Y11
+	VBLENDVPD    Y11, Y14, Y7, Y7
+	VORPD        Y12, Y7, Y7
+	VMULPD       Y10, Y10, Y12
+	VMULPD       Y12, Y10, Y12
+	VDIVPD       float64s<>+256(SB), Y12, Y12
+	VSUBPD       Y12, Y10, Y12
+	VCMPPD       $0x11, float64s<>+288(SB), Y13, Y11
+	VBLENDVPD    Y11, Y12, Y7, Y7
+	VMOVUPD      704(AX), Y10
+	VMOVUPD      float64s<>+192(SB), Y12
+	VANDNPD      Y10, Y12, Y13
+	VANDPD       Y10, Y12, Y12
+	VADDPD       float64s<>+704(SB), Y8, Y11
+	VMOVUPD      float64s<>+704(SB), Y14
+	VSUBPD       Y14, Y8, Y8
+	VDIVPD       Y11, Y8, Y8
+	VCMPPD       $0x1e, float64s<>+224(SB), Y13, Y11
+	VBLENDVPD    Y11, Y14, Y8, Y8
+	VORPD        Y12, Y8, Y8
+	VMULPD       Y10, Y10, Y12
+	VMULPD       Y12, Y10, Y12
+	VDIVPD       float64s<>+256(SB), Y12, Y12
+	VSUBPD       Y12, Y10, Y12
+	VCMPPD       $0x11, float64s<>+288(SB), Y13, Y11
+	VBLENDVPD    Y11, Y12, Y8, Y8
+	VMOVUPD      736(AX), Y10
+	VMOVUPD      float64s<>+192(SB), Y12
+	VANDNPD      Y10, Y12, Y13
+	VANDPD       Y10, Y12, Y12
+	VADDPD       float64s<>+704(SB), Y9, Y11
+	VMOVUPD      float64s<>+704(SB), Y14
+	VSUBPD       Y14, Y9, Y9
+	VDIVPD       Y11, Y9, Y9
+	VCMPPD       $0x1e, float64s<>+224(SB), Y13, Y11
+	VBLENDVPD    Y11, Y14, Y9, Y9
+	VORPD        Y12, Y9, Y9
+	VMULPD       Y10, Y10, Y12
+	VMULPD       Y12, Y10, Y12
+	VDIVPD       float64s<>+256(SB), Y12, Y12
+	VSUBPD       Y12, Y10, Y12
+	VCMPPD       $0x11, float64s<>+288(SB), Y13, Y11
+	VBLENDVPD    Y11, Y12, Y9, Y9
+	VCVTPS2PD    (DX)(SI*4), Y10
+	VADDPD       float64s<>+704(SB), Y1, Y1
+	VMULPD       float64s<>+672(SB), Y10, Y10
+	VMULPD       Y1, Y10, Y1
+	VCVTPS2PD    16(DX)(SI*4), Y10
+	VADDPD       float64s<>+704(SB), Y2, Y2
+	VMULPD       float64s<>+672(SB), Y10, Y10
+	VMULPD       Y2, Y10, Y2
+	VCVTPS2PD    32(DX)(SI*4), Y10
+	VADDPD       float64s<>+704(SB), Y4, Y4
+	VMULPD       float64s<>+672(SB), Y10, Y10
+	VMULPD       Y4, Y10, Y4
+	VCVTPS2PD    48(DX)(SI*4), Y10
+	VADDPD       float64s<>+704(SB), Y5, Y5
+	VMULPD       float64s<>+672(SB), Y10, Y10
+	VMULPD       Y5, Y10, Y5
+	VCVTPS2PD    64(DX)(SI*4), Y10
+	VADDPD       float64s<>+704(SB), Y6, Y6
+	VMULPD       float64s<>+672(SB), Y10, Y10
+	VMULPD       Y6, Y10, Y6
+	VCVTPS2PD    80(DX)(SI*4), Y10
+	VADDPD       float64s<>+704(SB), Y7, Y7
+	VMULPD       float64s<>+672(SB), Y10, Y10
+	VMULPD       Y7, Y10, Y7
+	VCVTPS2PD    96(DX)(SI*4), Y10
+	VADDPD       float64s<>+704(SB), Y8, Y8
+	VMULPD       float64s<>+672(SB), Y10, Y10
+	VMULPD       Y8, Y10, Y8
+	VCVTPS2PD    112(DX)(SI*4), Y10
+	VADDPD       float64s<>+704(SB), Y9, Y9
+	VMULPD       float64s<>+672(SB), Y10, Y10
+	VMULPD       Y9, Y10, Y9
+	VCVTPD2PSY   Y1, X3
+	VCVTPD2PSY   Y2, X1
+	VINSERTF128  $0x01, X1, Y3, Y1
+	VCMPPS       $0x03, Y1, Y1, Y2
+	VBLENDVPS    Y2, Y0, Y1, Y1
+	VMOVUPS      Y1, (CX)(SI*4)
+	VCVTPD2PSY   Y4, X3
+	VCVTPD2PSY   Y5, X1
+	VINSERTF128  $0x01, X1, Y3, Y1
+	VCMPPS       $0x03, Y1, Y1, Y2
+	VBLENDVPS    Y2, Y0, Y1, Y1
+	VMOVUPS      Y1, 32(CX)(SI*4)
+	VCVTPD2PSY   Y6, X3
+	VCVTPD2PSY   Y7, X1
+	VINSERTF128  $0x01, X1, Y3, Y1
+	VCMPPS       $0x03, Y1, Y1, Y2
+	VBLENDVPS    Y2, Y0, Y1, Y1
+	VMOVUPS      Y1, 64(CX)(SI*4)
+	VCVTPD2PSY   Y8, X3
+	VCVTPD2PSY   Y9, X1
+	VINSERTF128  $0x01, X1, Y3, Y1
+	VCMPPS       $0x03, Y1, Y1, Y2
+	VBLENDVPS    Y2, Y0, Y1, Y1
+	VMOVUPS      Y1, 96(CX)(SI*4)
+	ADDQ         $0x20, SI
+	SUBQ         $0x20, BX
+	JGE          geluTanh8_many
 
 geluTanh8_rest:
-	ADDQ $0x20, DX
+	ADDQ $0x20, BX
 	JE   geluTanh8_done
 
 geluTanh8_few:
-	VCVTPS2PD   (CX)(BX*4), Y1
-	VMULPD      Y1, Y1, Y2
-	VMULPD      Y2, Y1, Y2
-	VMULPD      float64s<>+320(SB), Y2, Y2
-	VADDPD      Y2, Y1, Y2
-	VMULPD      float64s<>+352(SB), Y2, Y2
-	VMOVUPD     Y2, 512(SP)
-	VMOVUPD     float64s<>+192(SB), Y1
-	VANDNPD     Y2, Y1, Y4
-	VANDPD      Y2, Y1, Y1
-	VADDPD      Y4, Y4, Y4
-	VMOVUPD     float64s<>+32(SB), Y2
-	VMINPD      Y4, Y2, Y2
-	VMOVUPD     float64s<>+0(SB), Y1
-	VMAXPD      Y2, Y1, Y4
-	VMULPD      float64s<>+64(SB), Y4, Y1
-	VROUNDPD    $0x08, Y1, Y1
-	VMOVUPD     Y1, (SP)
-	VMULPD      float64s<>+96(SB), Y1, Y2
-	VSUBPD      Y2, Y4, Y4
-	VMULPD      float64s<>+128(SB), Y1, Y2
-	VSUBPD      Y2, Y4, Y4
-	VMOVUPD     Y4, 256(SP)
-	VMOVUPD     float64s<>+384(SB), Y1
-	VCVTPS2PD   16(CX)(BX*4), Y2
-	VMULPD      Y2, Y2, Y4
-	VMULPD      Y4, Y2, Y4
-	VMULPD      float64s<>+320(SB), Y4, Y4
-	VADDPD      Y4, Y2, Y4
-	VMULPD      float64s<>+352(SB), Y4, Y4
-	VMOVUPD     Y4, 544(SP)
-	VMOVUPD     float64s<>+192(SB), Y2
-	VANDNPD     Y4, Y2, Y5
-	VANDPD      Y4, Y2, Y2
-	VADDPD      Y5, Y5, Y5
-	VMOVUPD     float64s<>+32(SB), Y4
-	VMINPD      Y5, Y4, Y4
-	VMOVUPD     float64s<>+0(SB), Y2
-	VMAXPD      Y4, Y2, Y5
-	VMULPD      float64s<>+64(SB), Y5, Y2
-	VROUNDPD    $0x08, Y2, Y2
-	VMOVUPD     Y2, 32(SP)
-	VMULPD      float64s<>+96(SB), Y2, Y4
-	VSUBPD      Y4, Y5, Y5
-	VMULPD      float64s<>+128(SB), Y2, Y4
-	VSUBPD      Y4, Y5, Y5
-	VMOVUPD     Y5, 288(SP)
-	VMOVUPD     float64s<>+384(SB), Y2
-	VMOVUPD     float64s<>+416(SB), Y4
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y4, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMOVUPD     float64s<>+448(SB), Y4
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y4, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMOVUPD     float64s<>+480(SB), Y4
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y4, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMOVUPD     float64s<>+512(SB), Y4
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y4, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMOVUPD     float64s<>+544(SB), Y4
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y4, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMOVUPD     float64s<>+576(SB), Y4
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y4, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMOVUPD     float64s<>+608(SB), Y4
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y4, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMOVUPD     float64s<>+640(SB), Y4
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y4, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMOVUPD     float64s<>+672(SB), Y4
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y4, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMOVUPD     float64s<>+704(SB), Y4
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y4, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMOVUPD     float64s<>+704(SB), Y4
-	VMULPD      256(SP), Y1, Y1
-	VADDPD      Y4, Y1, Y1
-	VMULPD      288(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMOVUPD     float64s<>+160(SB), Y4
-	VADDPD      (SP), Y4, Y4
-	VPSLLQ      $0x34, Y4, Y4
-	VMULPD      Y4, Y1, Y1
-	VMOVUPD     float64s<>+160(SB), Y4
-	VADDPD      32(SP), Y4, Y4
-	VPSLLQ      $0x34, Y4, Y4
-	VMULPD      Y4, Y2, Y2
-	VMOVUPD     512(SP), Y4
-	VMOVUPD     float64s<>+192(SB), Y6
-	VANDNPD     Y4, Y6, Y7
-	VANDPD      Y4, Y6, Y6
-	VADDPD      float64s<>+704(SB), Y1, Y5
-	VMOVUPD     float64s<>+704(SB), Y8
-	VSUBPD      Y8, Y1, Y1
-	VDIVPD      Y5, Y1, Y1
-	VCMPPD      $0x1e, float64s<>+224(SB), Y7, Y5
-	VBLENDVPD   Y5, Y8, Y1, Y1
-	VORPD       Y6, Y1, Y1
-	VMULPD      Y4, Y4, Y6
-	VMULPD      Y6, Y4, Y6
-	VDIVPD      float64s<>+256(SB), Y6, Y6
-	VSUBPD      Y6, Y4, Y6
-	VCMPPD      $0x11, float64s<>+288(SB), Y7, Y5
-	VBLENDVPD   Y5, Y6, Y1, Y1
-	VMOVUPD     544(SP), Y4
-	VMOVUPD     float64s<>+192(SB), Y6
-	VANDNPD     Y4, Y6, Y7
-	VANDPD      Y4, Y6, Y6
-	VADDPD      float64s<>+704(SB), Y2, Y5
-	VMOVUPD     float64s<>+704(SB), Y8
-	VSUBPD      Y8, Y2, Y2
-	VDIVPD      Y5, Y2, Y2
-	VCMPPD      $0x1e, float64s<>+224(SB), Y7, Y5
-	VBLENDVPD   Y5, Y8, Y2, Y2
-	VORPD       Y6, Y2, Y2
-	VMULPD      Y4, Y4, Y6
-	VMULPD      Y6, Y4, Y6
-	VDIVPD      float64s<>+256(SB), Y6, Y6
-	VSUBPD      Y6, Y4, Y6
-	VCMPPD      $0x11, float64s<>+288(SB), Y7, Y5
-	VBLENDVPD   Y5, Y6, Y2, Y2
-	VCVTPS2PD   (CX)(BX*4), Y4
-	VADDPD      float64s<>+704(SB), Y1, Y1
-	VMULPD      float64s<>+672(SB), Y4, Y4
-	VMULPD      Y1, Y4, Y1
-	VCVTPS2PD   16(CX)(BX*4), Y4
-	VADDPD      float64s<>+704(SB), Y2, Y2
-	VMULPD      float64s<>+672(SB), Y4, Y4
-	VMULPD      Y2, Y4, Y2
-	VCVTPD2PSY  Y1, X3
-	VCVTPD2PSY  Y2, X1
-	VINSERTF128 $0x01, X1, Y3, Y1
-	VCMPPS      $0x03, Y1, Y1, Y2
-	VBLENDVPS   Y2, Y0, Y1, Y1
-	VMOVUPS     Y1, (AX)(BX*4)
-	ADDQ        $0x08, BX
-	SUBQ        $0x08, DX
-	JG          geluTanh8_few
+	VCVTPS2PD    (DX)(SI*4), Y1
+	VMULPD       Y1, Y1, Y2
+	VMULPD       Y2, Y1, Y2
+	VMULPD       float64s<>+320(SB), Y2, Y2
+	VADDPD       Y2, Y1, Y2
+	VMULPD       float64s<>+352(SB), Y2, Y2
+	VMOVUPD      Y2, 512(AX)
+	VMOVUPD      float64s<>+192(SB), Y1
+	VANDNPD      Y2, Y1, Y4
+	VANDPD       Y2, Y1, Y1
+	VADDPD       Y4, Y4, Y4
+	VMOVUPD      float64s<>+32(SB), Y1
+	VMINPD       Y4, Y1, Y1
+	VMOVUPD      float64s<>+0(SB), Y4
+	VMAXPD       Y1, Y4, Y4
+	VMULPD       float64s<>+64(SB), Y4, Y1
+	VADDPD       float64s<>+160(SB), Y1, Y1
+	VMOVUPD      Y1, (AX)
+	VSUBPD       float64s<>+160(SB), Y1, Y1
+	VFNMADD231PD float64s<>+96(SB), Y1, Y4
+	VMULPD       float64s<>+128(SB), Y1, Y1
+	VSUBPD       Y1, Y4, Y4
+	VMOVUPD      Y4, 256(AX)
+	VMULPD       float64s<>+384(SB), Y4, Y1
+	VADDPD       float64s<>+416(SB), Y1, Y1
+	VCVTPS2PD    16(DX)(SI*4), Y2
+	VMULPD       Y2, Y2, Y4
+	VMULPD       Y4, Y2, Y4
+	VMULPD       float64s<>+320(SB), Y4, Y4
+	VADDPD       Y4, Y2, Y4
+	VMULPD       float64s<>+352(SB), Y4, Y4
+	VMOVUPD      Y4, 544(AX)
+	VMOVUPD      float64s<>+192(SB), Y2
+	VANDNPD      Y4, Y2, Y5
+	VANDPD       Y4, Y2, Y2
+	VADDPD       Y5, Y5, Y5
+	VMOVUPD      float64s<>+32(SB), Y2
+	VMINPD       Y5, Y2, Y2
+	VMOVUPD      float64s<>+0(SB), Y5
+	VMAXPD       Y2, Y5, Y5
+	VMULPD       float64s<>+64(SB), Y5, Y2
+	VADDPD       float64s<>+160(SB), Y2, Y2
+	VMOVUPD      Y2, 32(AX)
+	VSUBPD       float64s<>+160(SB), Y2, Y2
+	VFNMADD231PD float64s<>+96(SB), Y2, Y5
+	VMULPD       float64s<>+128(SB), Y2, Y2
+	VSUBPD       Y2, Y5, Y5
+	VMOVUPD      Y5, 288(AX)
+	VMULPD       float64s<>+384(SB), Y5, Y2
+	VADDPD       float64s<>+416(SB), Y2, Y2
+	VMOVUPD      float64s<>+448(SB), Y4
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y4, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y4, Y2, Y2
+	VMOVUPD      float64s<>+480(SB), Y4
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y4, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y4, Y2, Y2
+	VMOVUPD      float64s<>+512(SB), Y4
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y4, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y4, Y2, Y2
+	VMOVUPD      float64s<>+544(SB), Y4
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y4, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y4, Y2, Y2
+	VMOVUPD      float64s<>+576(SB), Y4
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y4, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y4, Y2, Y2
+	VMOVUPD      float64s<>+608(SB), Y4
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y4, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y4, Y2, Y2
+	VMOVUPD      float64s<>+640(SB), Y4
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y4, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y4, Y2, Y2
+	VMOVUPD      float64s<>+672(SB), Y4
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y4, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y4, Y2, Y2
+	VMOVUPD      float64s<>+704(SB), Y4
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y4, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y4, Y2, Y2
+	VMOVUPD      float64s<>+704(SB), Y4
+	VMULPD       256(AX), Y1, Y1
+	VADDPD       Y4, Y1, Y1
+	VMULPD       288(AX), Y2, Y2
+	VADDPD       Y4, Y2, Y2
+	VMOVUPD      (AX), Y4
+	VPSLLQ       $0x34, Y4, Y4
+	VPADDQ       Y4, Y1, Y1
+	VMOVUPD      32(AX), Y4
+	VPSLLQ       $0x34, Y4, Y4
+	VPADDQ       Y4, Y2, Y2
+	VMOVUPD      512(AX), Y4
+	VMOVUPD      float64s<>+192(SB), Y6
+	VANDNPD      Y4, Y6, Y7
+	VANDPD       Y4, Y6, Y6
+	VADDPD       float64s<>+704(SB), Y1, Y5
+	VMOVUPD      float64s<>+704(SB), Y8
+	VSUBPD       Y8, Y1, Y1
+	VDIVPD       Y5, Y1, Y1
+	VCMPPD       $0x1e, float64s<>+224(SB), Y7, Y5
+	VBLENDVPD    Y5, Y8, Y1, Y1
+	VORPD        Y6, Y1, Y1
+	VMULPD       Y4, Y4, Y6
+	VMULPD       Y6, Y4, Y6
+	VDIVPD       float64s<>+256(SB), Y6, Y6
+	VSUBPD       Y6, Y4, Y6
+	VCMPPD       $0x11, float64s<>+288(SB), Y7, Y5
+	VBLENDVPD    Y5, Y6, Y1, Y1
+	VMOVUPD      544(AX), Y4
+	VMOVUPD      float64s<>+192(SB), Y6
+	VANDNPD      Y4, Y6, Y7
+	VANDPD       Y4, Y6, Y6
+	VADDPD       float64s<>+704(SB), Y2, Y5
+	VMOVUPD      float64s<>+704(SB), Y8
+	VSUBPD       Y8, Y2, Y2
+	VDIVPD       Y5, Y2, Y2
+	VCMPPD       $0x1e, float64s<>+224(SB), Y7, Y5
+	VBLENDVPD    Y5, Y8, Y2, Y2
+	VORPD        Y6, Y2, Y2
+	VMULPD       Y4, Y4, Y6
+	VMULPD       Y6, Y4, Y6
+	VDIVPD       float64s<>+256(SB), Y6, Y6
+	VSUBPD       Y6, Y4, Y6
+	VCMPPD       $0x11, float64s<>+288(SB), Y7, Y5
+	VBLENDVPD    Y5, Y6, Y2, Y2
+	VCVTPS2PD    (DX)(SI*4), Y4
+	VADDPD       float64s<>+704(SB), Y1, Y1
+	VMULPD       float64s<>+672(SB), Y4, Y4
+	VMULPD       Y1, Y4, Y1
+	VCVTPS2PD    16(DX)(SI*4), Y4
+	VADDPD       float64s<>+704(SB), Y2, Y2
+	VMULPD       float64s<>+672(SB), Y4, Y4
+	VMULPD       Y2, Y4, Y2
+	VCVTPD2PSY   Y1, X3
+	VCVTPD2PSY   Y2, X1
+	VINSERTF128  $0x01, X1, Y3, Y1
+	VCMPPS       $0x03, Y1, Y1, Y2
+	VBLENDVPS    Y2, Y0, Y1, Y1
+	VMOVUPS      Y1, (CX)(SI*4)
+	ADDQ         $0x08, SI
+	SUBQ         $0x08, BX
+	JG           geluTanh8_few
 
 geluTanh8_done:
 	VZEROUPPER
 	RET
 
 // func softCap8(out *float32, x *float32, bound float32, n int)
-// Requires: AVX, AVX2
-TEXT ·softCap8(SB), $768-32
-	MOVQ         out+0(FP), AX
-	MOVQ         x+8(FP), CX
+// Requires: AVX, AVX2, FMA3
+TEXT ·softCap8(SB), $800-32
+	LEAQ         31(SP), AX
+	ANDQ         $-32, AX
+	MOVQ         out+0(FP), CX
+	MOVQ         x+8(FP), DX
 	VBROADCASTSS storedNaN<>+0(SB), Y0
 	VBROADCASTSS bound+16(FP), Y1
 	VCVTPS2PD    X1, Y1
-	MOVQ         n+24(FP), DX
-	XORQ         BX, BX
-	SUBQ         $0x20, DX
+	MOVQ         n+24(FP), BX
+	XORQ         SI, SI
+	SUBQ         $0x20, BX
 	JL           softCap8_rest
 
 softCap8_many:
-	VCVTPS2PD   (CX)(BX*4), Y2
-	VDIVPD      Y1, Y2, Y2
-	VMOVUPD     Y2, 512(SP)
-	VMOVUPD     float64s<>+192(SB), Y3
-	VANDNPD     Y2, Y3, Y4
-	VANDPD      Y2, Y3, Y3
-	VADDPD      Y4, Y4, Y4
-	VMOVUPD     float64s<>+32(SB), Y3
-	VMINPD      Y4, Y3, Y3
-	VMOVUPD     float64s<>+0(SB), Y2
-	VMAXPD      Y3, Y2, Y4
-	VMULPD      float64s<>+64(SB), Y4, Y2
-	VROUNDPD    $0x08, Y2, Y2
-	VMOVUPD     Y2, (SP)
-	VMULPD      float64s<>+96(SB), Y2, Y3
-	VSUBPD      Y3, Y4, Y4
-	VMULPD      float64s<>+128(SB), Y2, Y3
-	VSUBPD      Y3, Y4, Y4
-	VMOVUPD     Y4, 256(SP)
-	VMOVUPD     float64s<>+384(SB), Y2
-	VCVTPS2PD   16(CX)(BX*4), Y3
-	VDIVPD      Y1, Y3, Y3
-	VMOVUPD     Y3, 544(SP)
-	VMOVUPD     float64s<>+192(SB), Y4
-	VANDNPD     Y3, Y4, Y6
-	VANDPD      Y3, Y4, Y4
-	VADDPD      Y6, Y6, Y6
-	VMOVUPD     float64s<>+32(SB), Y4
-	VMINPD      Y6, Y4, Y4
-	VMOVUPD     float64s<>+0(SB), Y3
-	VMAXPD      Y4, Y3, Y6
-	VMULPD      float64s<>+64(SB), Y6, Y3
-	VROUNDPD    $0x08, Y3, Y3
-	VMOVUPD     Y3, 32(SP)
-	VMULPD      float64s<>+96(SB), Y3, Y4
-	VSUBPD      Y4, Y6, Y6
-	VMULPD      float64s<>+128(SB), Y3, Y4
-	VSUBPD      Y4, Y6, Y6
-	VMOVUPD     Y6, 288(SP)
-	VMOVUPD     float64s<>+384(SB), Y3
-	VCVTPS2PD   32(CX)(BX*4), Y4
-	VDIVPD      Y1, Y4, Y4
-	VMOVUPD     Y4, 576(SP)
-	VMOVUPD     float64s<>+192(SB), Y6
-	VANDNPD     Y4, Y6, Y7
-	VANDPD      Y4, Y6, Y6
-	VADDPD      Y7, Y7, Y7
-	VMOVUPD     float64s<>+32(SB), Y6
-	VMINPD      Y7, Y6, Y6
-	VMOVUPD     float64s<>+0(SB), Y4
-	VMAXPD      Y6, Y4, Y7
-	VMULPD      float64s<>+64(SB), Y7, Y4
-	VROUNDPD    $0x08, Y4, Y4
-	VMOVUPD     Y4, 64(SP)
-	VMULPD      float64s<>+96(SB), Y4, Y6
-	VSUBPD      Y6, Y7, Y7
-	VMULPD      float64s<>+128(SB), Y4, Y6
-	VSUBPD      Y6, Y7, Y7
-	VMOVUPD     Y7, 320(SP)
-	VMOVUPD     float64s<>+384(SB), Y4
-	VCVTPS2PD   48(CX)(BX*4), Y6
-	VDIVPD      Y1, Y6, Y6
-	VMOVUPD     Y6, 608(SP)
-	VMOVUPD     float64s<>+192(SB), Y7
-	VANDNPD     Y6, Y7, Y8
-	VANDPD      Y6, Y7, Y7
-	VADDPD      Y8, Y8, Y8
-	VMOVUPD     float64s<>+32(SB), Y7
-	VMINPD      Y8, Y7, Y7
-	VMOVUPD     float64s<>+0(SB), Y6
-	VMAXPD      Y7, Y6, Y8
-	VMULPD      float64s<>+64(SB), Y8, Y6
-	VROUNDPD    $0x08, Y6, Y6
-	VMOVUPD     Y6, 96(SP)
-	VMULPD      float64s<>+96(SB), Y6, Y7
-	VSUBPD      Y7, Y8, Y8
-	VMULPD      float64s<>+128(SB), Y6, Y7
-	VSUBPD      Y7, Y8, Y8
-	VMOVUPD     Y8, 352(SP)
-	VMOVUPD     float64s<>+384(SB), Y6
-	VCVTPS2PD   64(CX)(BX*4), Y7
-	VDIVPD      Y1, Y7, Y7
-	VMOVUPD     Y7, 640(SP)
-	VMOVUPD     float64s<>+192(SB), Y8
-	VANDNPD     Y7, Y8, Y9
-	VANDPD      Y7, Y8, Y8
-	VADDPD      Y9, Y9, Y9
-	VMOVUPD     float64s<>+32(SB), Y8
-	VMINPD      Y9, Y8, Y8
-	VMOVUPD     float64s<>+0(SB), Y7
-	VMAXPD      Y8, Y7, Y9
-	VMULPD      float64s<>+64(SB), Y9, Y7
-	VROUNDPD    $0x08, Y7, Y7
-	VMOVUPD     Y7, 128(SP)
-	VMULPD      float64s<>+96(SB), Y7, Y8
-	VSUBPD      Y8, Y9, Y9
-	VMULPD      float64s<>+128(SB), Y7, Y8
-	VSUBPD      Y8, Y9, Y9
-	VMOVUPD     Y9, 384(SP)
-	VMOVUPD     float64s<>+384(SB), Y7
-	VCVTPS2PD   80(CX)(BX*4), Y8
-	VDIVPD      Y1, Y8, Y8
-	VMOVUPD     Y8, 672(SP)
-	VMOVUPD     float64s<>+192(SB), Y9
-	VANDNPD     Y8, Y9, Y10
-	VANDPD      Y8, Y9, Y9
-	VADDPD      Y10, Y10, Y10
-	VMOVUPD     float64s<>+32(SB), Y9
-	VMINPD      Y10, Y9, Y9
-	VMOVUPD     float64s<>+0(SB), Y8
-	VMAXPD      Y9, Y8, Y10
-	VMULPD      float64s<>+64(SB), Y10, Y8
-	VROUNDPD    $0x08, Y8, Y8
-	VMOVUPD     Y8, 160(SP)
-	VMULPD      float64s<>+96(SB), Y8, Y9
-	VSUBPD      Y9, Y10, Y10
-	VMULPD      float64s<>+128(SB), Y8, Y9
-	VSUBPD      Y9, Y10, Y10
-	VMOVUPD     Y10, 416(SP)
-	VMOVUPD     float64s<>+384(SB), Y8
-	VCVTPS2PD   96(CX)(BX*4), Y9
-	VDIVPD      Y1, Y9, Y9
-	VMOVUPD     Y9, 704(SP)
-	VMOVUPD     float64s<>+192(SB), Y10
-	VANDNPD     Y9, Y10, Y11
-	VANDPD      Y9, Y10, Y10
-	VADDPD      Y11, Y11, Y11
-	VMOVUPD     float64s<>+32(SB), Y10
-	VMINPD      Y11, Y10, Y10
-	VMOVUPD     float64s<>+0(SB), Y9
-	VMAXPD      Y10, Y9, Y11
-	VMULPD      float64s<>+64(SB), Y11, Y9
-	VROUNDPD    $0x08, Y9, Y9
-	VMOVUPD     Y9, 192(SP)
-	VMULPD      float64s<>+96(SB), Y9, Y10
-	VSUBPD      Y10, Y11, Y11
-	VMULPD      float64s<>+128(SB), Y9, Y10
-	VSUBPD      Y10, Y11, Y11
-	VMOVUPD     Y11, 448(SP)
-	VMOVUPD     float64s<>+384(SB), Y9
-	VCVTPS2PD   112(CX)(BX*4), Y10
-	VDIVPD      Y1, Y10, Y10
-	VMOVUPD     Y10, 736(SP)
-	VMOVUPD     float64s<>+192(SB), Y11
-	VANDNPD     Y10, Y11, Y12
-	VANDPD      Y10, Y11, Y11
-	VADDPD      Y12, Y12, Y12
-	VMOVUPD     float64s<>+32(SB), Y11
-	VMINPD      Y12, Y11, Y11
-	VMOVUPD     float64s<>+0(SB), Y10
-	VMAXPD      Y11, Y10, Y12
-	VMULPD      float64s<>+64(SB), Y12, Y10
-	VROUNDPD    $0x08, Y10, Y10
-	VMOVUPD     Y10, 224(SP)
-	VMULPD      float64s<>+96(SB), Y10, Y11
-	VSUBPD      Y11, Y12, Y12
-	VMULPD      float64s<>+128(SB), Y10, Y11
-	VSUBPD      Y11, Y12, Y12
-	VMOVUPD     Y12, 480(SP)
-	VMOVUPD     float64s<>+384(SB), Y10
-	VMOVUPD     float64s<>+416(SB), Y11
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y11, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y11, Y3, Y3
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y11, Y4, Y4
-	VMULPD      352(SP), Y6, Y6
-	VADDPD      Y11, Y6, Y6
-	VMULPD      384(SP), Y7, Y7
-	VADDPD      Y11, Y7, Y7
-	VMULPD      416(SP), Y8, Y8
-	VADDPD      Y11, Y8, Y8
-	VMULPD      448(SP), Y9, Y9
-	VADDPD      Y11, Y9, Y9
-	VMULPD      480(SP), Y10, Y10
-	VADDPD      Y11, Y10, Y10
-	VMOVUPD     float64s<>+448(SB), Y11
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y11, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y11, Y3, Y3
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y11, Y4, Y4
-	VMULPD      352(SP), Y6, Y6
-	VADDPD      Y11, Y6, Y6
-	VMULPD      384(SP), Y7, Y7
-	VADDPD      Y11, Y7, Y7
-	VMULPD      416(SP), Y8, Y8
-	VADDPD      Y11, Y8, Y8
-	VMULPD      448(SP), Y9, Y9
-	VADDPD      Y11, Y9, Y9
-	VMULPD      480(SP), Y10, Y10
-	VADDPD      Y11, Y10, Y10
-	VMOVUPD     float64s<>+480(SB), Y11
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y11, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y11, Y3, Y3
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y11, Y4, Y4
-	VMULPD      352(SP), Y6, Y6
-	VADDPD      Y11, Y6, Y6
-	VMULPD      384(SP), Y7, Y7
-	VADDPD      Y11, Y7, Y7
-	VMULPD      416(SP), Y8, Y8
-	VADDPD      Y11, Y8, Y8
-	VMULPD      448(SP), Y9, Y9
-	VADDPD      Y11, Y9, Y9
-	VMULPD      480(SP), Y10, Y10
-	VADDPD      Y11, Y10, Y10
-	VMOVUPD     float64s<>+512(SB), Y11
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y11, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y11, Y3, Y3
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y11, Y4, Y4
-	VMULPD      352(SP), Y6, Y6
-	VADDPD      Y11, Y6, Y6
-	VMULPD      384(SP), Y7, Y7
-	VADDPD      Y11, Y7, Y7
-	VMULPD      416(SP), Y8, Y8
-	VADDPD      Y11, Y8, Y8
-	VMULPD      448(SP), Y9, Y9
-	VADDPD      Y11, Y9, Y9
-	VMULPD      480(SP), Y10, Y10
-	VADDPD      Y11, Y10, Y10
-	VMOVUPD     float64s<>+544(SB), Y11
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y11, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y11, Y3, Y3
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y11, Y4, Y4
-	VMULPD      352(SP), Y6, Y6
-	VADDPD      Y11, Y6, Y6
-	VMULPD      384(SP), Y7, Y7
-	VADDPD      Y11, Y7, Y7
-	VMULPD      416(SP), Y8, Y8
-	VADDPD      Y11, Y8, Y8
-	VMULPD      448(SP), Y9, Y9
-	VADDPD      Y11, Y9, Y9
-	VMULPD      480(SP), Y10, Y10
-	VADDPD      Y11, Y10, Y10
-	VMOVUPD     float64s<>+576(SB), Y11
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y11, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y11, Y3, Y3
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y11, Y4, Y4
-	VMULPD      352(SP), Y6, Y6
-	VADDPD      Y11, Y6, Y6
-	VMULPD      384(SP), Y7, Y7
-	VADDPD      Y11, Y7, Y7
-	VMULPD      416(SP), Y8, Y8
-	VADDPD      Y11, Y8, Y8
-	VMULPD      448(SP), Y9, Y9
-	VADDPD      Y11, Y9, Y9
-	VMULPD      480(SP), Y10, Y10
-	VADDPD      Y11, Y10, Y10
-	VMOVUPD     float64s<>+608(SB), Y11
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y11, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y11, Y3, Y3
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y11, Y4, Y4
-	VMULPD      352(SP), Y6, Y6
-	VADDPD      Y11, Y6, Y6
-	VMULPD      384(SP), Y7, Y7
-	VADDPD      Y11, Y7, Y7
-	VMULPD      416(SP), Y8, Y8
-	VADDPD      Y11, Y8, Y8
-	VMULPD      448(SP), Y9, Y9
-	VADDPD      Y11, Y9, Y9
-	VMULPD      480(SP), Y10, Y10
-	VADDPD      Y11, Y10, Y10
-	VMOVUPD     float64s<>+640(SB), Y11
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y11, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y11, Y3, Y3
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y11, Y4, Y4
-	VMULPD      352(SP), Y6, Y6
-	VADDPD      Y11, Y6, Y6
-	VMULPD      384(SP), Y7, Y7
-	VADDPD      Y11, Y7, Y7
-	VMULPD      416(SP), Y8, Y8
-	VADDPD      Y11, Y8, Y8
-	VMULPD      448(SP), Y9, Y9
-	VADDPD      Y11, Y9, Y9
-	VMULPD      480(SP), Y10, Y10
-	VADDPD      Y11, Y10, Y10
-	VMOVUPD     float64s<>+672(SB), Y11
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y11, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y11, Y3, Y3
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y11, Y4, Y4
-	VMULPD      352(SP), Y6, Y6
-	VADDPD      Y11, Y6, Y6
-	VMULPD      384(SP), Y7, Y7
-	VADDPD      Y11, Y7, Y7
-	VMULPD      416(SP), Y8, Y8
-	VADDPD      Y11, Y8, Y8
-	VMULPD      448(SP), Y9, Y9
-	VADDPD      Y11, Y9, Y9
-	VMULPD      480(SP), Y10, Y10
-	VADDPD      Y11, Y10, Y10
-	VMOVUPD     float64s<>+704(SB), Y11
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y11, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y11, Y3, Y3
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y11, Y4, Y4
-	VMULPD      352(SP), Y6, Y6
-	VADDPD      Y11, Y6, Y6
-	VMULPD      384(SP), Y7, Y7
-	VADDPD      Y11, Y7, Y7
-	VMULPD      416(SP), Y8, Y8
-	VADDPD      Y11, Y8, Y8
-	VMULPD      448(SP), Y9, Y9
-	VADDPD      Y11, Y9, Y9
-	VMULPD      480(SP), Y10, Y10
-	VADDPD      Y11, Y10, Y10
-	VMOVUPD     float64s<>+704(SB), Y11
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y11, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y11, Y3, Y3
-	VMULPD      320(SP), Y4, Y4
-	VADDPD      Y11, Y4, Y4
-	VMULPD      352(SP), Y6, Y6
-	VADDPD      Y11, Y6, Y6
-	VMULPD      384(SP), Y7, Y7
-	VADDPD      Y11, Y7, Y7
-	VMULPD      416(SP), Y8, Y8
-	VADDPD      Y11, Y8, Y8
-	VMULPD      448(SP), Y9, Y9
-	VADDPD      Y11, Y9, Y9
-	VMULPD      480(SP), Y10, Y10
-	VADDPD      Y11, Y10, Y10
-	VMOVUPD     float64s<>+160(SB), Y11
-	VADDPD      (SP), Y11, Y11
-	VPSLLQ      $0x34, Y11, Y11
-	VMULPD      Y11, Y2, Y2
-	VMOVUPD     float64s<>+160(SB), Y11
-	VADDPD      32(SP), Y11, Y11
-	VPSLLQ      $0x34, Y11, Y11
-	VMULPD      Y11, Y3, Y3
-	VMOVUPD     float64s<>+160(SB), Y11
-	VADDPD      64(SP), Y11, Y11
-	VPSLLQ      $0x34, Y11, Y11
-	VMULPD      Y11, Y4, Y4
-	VMOVUPD     float64s<>+160(SB), Y11
-	VADDPD      96(SP), Y11, Y11
-	VPSLLQ      $0x34, Y11, Y11
-	VMULPD      Y11, Y6, Y6
-	VMOVUPD     float64s<>+160(SB), Y11
-	VADDPD      128(SP), Y11, Y11
-	VPSLLQ      $0x34, Y11, Y11
-	VMULPD      Y11, Y7, Y7
-	VMOVUPD     float64s<>+160(SB), Y11
-	VADDPD      160(SP), Y11, Y11
-	VPSLLQ      $0x34, Y11, Y11
-	VMULPD      Y11, Y8, Y8
-	VMOVUPD     float64s<>+160(SB), Y11
-	VADDPD      192(SP), Y11, Y11
-	VPSLLQ      $0x34, Y11, Y11
-	VMULPD      Y11, Y9, Y9
-	VMOVUPD     float64s<>+160(SB), Y11
-	VADDPD      224(SP), Y11, Y11
-	VPSLLQ      $0x34, Y11, Y11
-	VMULPD      Y11, Y10, Y10
-	VMOVUPD     512(SP), Y11
-	VMOVUPD     float64s<>+192(SB), Y13
-	VANDNPD     Y11, Y13, Y14
-	VANDPD      Y11, Y13, Y13
-	VADDPD      float64s<>+704(SB), Y2, Y12
-	VMOVUPD     float64s<>+704(SB), Y15
-	VSUBPD      Y15, Y2, Y2
-	VDIVPD      Y12, Y2, Y2
-	VCMPPD      $0x1e, float64s<>+224(SB), Y14, Y12
-	VBLENDVPD   Y12, Y15, Y2, Y2
-	VORPD       Y13, Y2, Y2
-	VMULPD      Y11, Y11, Y13
-	VMULPD      Y13, Y11, Y13
-	VDIVPD      float64s<>+256(SB), Y13, Y13
-	VSUBPD      Y13, Y11, Y13
-	VCMPPD      $0x11, float64s<>+288(SB), Y14, Y12
-	VBLENDVPD   Y12, Y13, Y2, Y2
-	VMOVUPD     544(SP), Y11
-	VMOVUPD     float64s<>+192(SB), Y13
-	VANDNPD     Y11, Y13, Y14
-	VANDPD      Y11, Y13, Y13
-	VADDPD      float64s<>+704(SB), Y3, Y12
-	VMOVUPD     float64s<>+704(SB), Y15
-	VSUBPD      Y15, Y3, Y3
-	VDIVPD      Y12, Y3, Y3
-	VCMPPD      $0x1e, float64s<>+224(SB), Y14, Y12
-	VBLENDVPD   Y12, Y15, Y3, Y3
-	VORPD       Y13, Y3, Y3
-	VMULPD      Y11, Y11, Y13
-	VMULPD      Y13, Y11, Y13
-	VDIVPD      float64s<>+256(SB), Y13, Y13
-	VSUBPD      Y13, Y11, Y13
-	VCMPPD      $0x11, float64s<>+288(SB), Y14, Y12
-	VBLENDVPD   Y12, Y13, Y3, Y3
-	VMOVUPD     576(SP), Y11
-	VMOVUPD     float64s<>+192(SB), Y13
-	VANDNPD     Y11, Y13, Y14
-	VANDPD      Y11, Y13, Y13
-	VADDPD      float64s<>+704(SB), Y4, Y12
-	VMOVUPD     float64s<>+704(SB), Y15
-	VSUBPD      Y15, Y4, Y4
-	VDIVPD      Y12, Y4, Y4
-	VCMPPD      $0x1e, float64s<>+224(SB), Y14, Y12
-	VBLENDVPD   Y12, Y15, Y4, Y4
-	VORPD       Y13, Y4, Y4
-	VMULPD      Y11, Y11, Y13
-	VMULPD      Y13, Y11, Y13
-	VDIVPD      float64s<>+256(SB), Y13, Y13
-	VSUBPD      Y13, Y11, Y13
-	VCMPPD      $0x11, float64s<>+288(SB), Y14, Y12
-	VBLENDVPD   Y12, Y13, Y4, Y4
-	VMOVUPD     608(SP), Y11
-	VMOVUPD     float64s<>+192(SB), Y13
-	VANDNPD     Y11, Y13, Y14
-	VANDPD      Y11, Y13, Y13
-	VADDPD      float64s<>+704(SB), Y6, Y12
-	VMOVUPD     float64s<>+704(SB), Y15
-	VSUBPD      Y15, Y6, Y6
-	VDIVPD      Y12, Y6, Y6
-	VCMPPD      $0x1e, float64s<>+224(SB), Y14, Y12
-	VBLENDVPD   Y12, Y15, Y6, Y6
-	VORPD       Y13, Y6, Y6
-	VMULPD      Y11, Y11, Y13
-	VMULPD      Y13, Y11, Y13
-	VDIVPD      float64s<>+256(SB), Y13, Y13
-	VSUBPD      Y13, Y11, Y13
-	VCMPPD      $0x11, float64s<>+288(SB), Y14, Y12
-	VBLENDVPD   Y12, Y13, Y6, Y6
-	VMOVUPD     640(SP), Y11
-	VMOVUPD     float64s<>+192(SB), Y13
-	VANDNPD     Y11, Y13, Y14
-	VANDPD      Y11, Y13, Y13
-	VADDPD      float64s<>+704(SB), Y7, Y12
-	VMOVUPD     float64s<>+704(SB), Y15
-	VSUBPD      Y15, Y7, Y7
-	VDIVPD      Y12, Y7, Y7
-	VCMPPD      $0x1e, float64s<>+224(SB), Y14, Y12
-	VBLENDVPD   Y12, Y15, Y7, Y7
-	VORPD       Y13, Y7, Y7
-	VMULPD      Y11, Y11, Y13
-	VMULPD      Y13, Y11, Y13
-	VDIVPD      float64s<>+256(SB), Y13, Y13
-	VSUBPD      Y13, Y11, Y13
-	VCMPPD      $0x11, float64s<>+288(SB), Y14, Y12
-	VBLENDVPD   Y12, Y13, Y7, Y7
-	VMOVUPD     672(SP), Y11
-	VMOVUPD     float64s<>+192(SB), Y13
-	VANDNPD     Y11, Y13, Y14
-	VANDPD      Y11, Y13, Y13
-	VADDPD      float64s<>+704(SB), Y8, Y12
-	VMOVUPD     float64s<>+704(SB), Y15
-	VSUBPD      Y15, Y8, Y8
-	VDIVPD      Y12, Y8, Y8
-	VCMPPD      $0x1e, float64s<>+224(SB), Y14, Y12
-	VBLENDVPD   Y12, Y15, Y8, Y8
-	VORPD       Y13, Y8, Y8
-	VMULPD      Y11, Y11, Y13
-	VMULPD      Y13, Y11, Y13
-	VDIVPD      float64s<>+256(SB), Y13, Y13
-	VSUBPD      Y13, Y11, Y13
-	VCMPPD      $0x11, float64s<>+288(SB), Y14, Y12
-	VBLENDVPD   Y12, Y13, Y8, Y8
-	VMOVUPD     704(SP), Y11
-	VMOVUPD     float64s<>+192(SB), Y13
-	VANDNPD     Y11, Y13, Y14
-	VANDPD      Y11, Y13, Y13
-	VADDPD      float64s<>+704(SB), Y9, Y12
-	VMOVUPD     float64s<>+704(SB), Y15
-	VSUBPD      Y15, Y9, Y9
-	VDIVPD      Y12, Y9, Y9
-	VCMPPD      $0x1e, float64s<>+224(SB), Y14, Y12
-	VBLENDVPD   Y12, Y15, Y9, Y9
-	VORPD       Y13, Y9, Y9
-	VMULPD      Y11, Y11, Y13
-	VMULPD      Y13, Y11, Y13
-	VDIVPD      float64s<>+256(SB), Y13, Y13
-	VSUBPD      Y13, Y11, Y13
-	VCMPPD      $0x11, float64s<>+288(SB), Y14, Y12
-	VBLENDVPD   Y12, Y13, Y9, Y9
-	VMOVUPD     736(SP), Y11
-	VMOVUPD     float64s<>+192(SB), Y13
-	VANDNPD     Y11, Y13, Y14
-	VANDPD      Y11, Y13, Y13
-	VADDPD      float64s<>+704(SB), Y10, Y12
-	VMOVUPD     float64s<>+704(SB), Y15
-	VSUBPD      Y15, Y10, Y10
-	VDIVPD      Y12, Y10, Y10
-	VCMPPD      $0x1e, float64s<>+224(SB), Y14, Y12
-	VBLENDVPD   Y12, Y15, Y10, Y10
-	VORPD       Y13, Y10, Y10
-	VMULPD      Y11, Y11, Y13
-	VMULPD      Y13, Y11, Y13
-	VDIVPD      float64s<>+256(SB), Y13, Y13
-	VSUBPD      Y13, Y11, Y13
-	VCMPPD      $0x11, float64s<>+288(SB), Y14, Y12
-	VBLENDVPD   Y12, Y13, Y10, Y10
-	VMULPD      Y2, Y1, Y2
-	VMULPD      Y3, Y1, Y3
-	VMULPD      Y4, Y1, Y4
-	VMULPD      Y6, Y1, Y6
-	VMULPD      Y7, Y1, Y7
-	VMULPD      Y8, Y1, Y8
-	VMULPD      Y9, Y1, Y9
-	VMULPD      Y10, Y1, Y10
-	VCVTPD2PSY  Y2, X5
-	VCVTPD2PSY  Y3, X2
-	VINSERTF128 $0x01, X2, Y5, Y2
-	VCMPPS      $0x03, Y2, Y2, Y3
-	VBLENDVPS   Y3, Y0, Y2, Y2
-	VMOVUPS     Y2, (AX)(BX*4)
-	VCVTPD2PSY  Y4, X5
-	VCVTPD2PSY  Y6, X2
-	VINSERTF128 $0x01, X2, Y5, Y2
-	VCMPPS      $0x03, Y2, Y2, Y3
-	VBLENDVPS   Y3, Y0, Y2, Y2
-	VMOVUPS     Y2, 32(AX)(BX*4)
-	VCVTPD2PSY  Y7, X5
-	VCVTPD2PSY  Y8, X2
-	VINSERTF128 $0x01, X2, Y5, Y2
-	VCMPPS      $0x03, Y2, Y2, Y3
-	VBLENDVPS   Y3, Y0, Y2, Y2
-	VMOVUPS     Y2, 64(AX)(BX*4)
-	VCVTPD2PSY  Y9, X5
-	VCVTPD2PSY  Y10, X2
-	VINSERTF128 $0x01, X2, Y5, Y2
-	VCMPPS      $0x03, Y2, Y2, Y3
-	VBLENDVPS   Y3, Y0, Y2, Y2
-	VMOVUPS     Y2, 96(AX)(BX*4)
-	ADDQ        $0x20, BX
-	SUBQ        $0x20, DX
-	JGE         softCap8_many
+	VCVTPS2PD    (DX)(SI*4), Y2
+	VDIVPD       Y1, Y2, Y2
+	VMOVUPD      Y2, 512(AX)
+	VMOVUPD      float64s<>+192(SB), Y3
+	VANDNPD      Y2, Y3, Y4
+	VANDPD       Y2, Y3, Y3
+	VADDPD       Y4, Y4, Y4
+	VMOVUPD      float64s<>+32(SB), Y2
+	VMINPD       Y4, Y2, Y2
+	VMOVUPD      float64s<>+0(SB), Y4
+	VMAXPD       Y2, Y4, Y4
+	VMULPD       float64s<>+64(SB), Y4, Y2
+	VADDPD       float64s<>+160(SB), Y2, Y2
+	VMOVUPD      Y2, (AX)
+	VSUBPD       float64s<>+160(SB), Y2, Y2
+	VFNMADD231PD float64s<>+96(SB), Y2, Y4
+	VMULPD       float64s<>+128(SB), Y2, Y2
+	VSUBPD       Y2, Y4, Y4
+	VMOVUPD      Y4, 256(AX)
+	VMULPD       float64s<>+384(SB), Y4, Y2
+	VADDPD       float64s<>+416(SB), Y2, Y2
+	VCVTPS2PD    16(DX)(SI*4), Y3
+	VDIVPD       Y1, Y3, Y3
+	VMOVUPD      Y3, 544(AX)
+	VMOVUPD      float64s<>+192(SB), Y4
+	VANDNPD      Y3, Y4, Y6
+	VANDPD       Y3, Y4, Y4
+	VADDPD       Y6, Y6, Y6
+	VMOVUPD      float64s<>+32(SB), Y3
+	VMINPD       Y6, Y3, Y3
+	VMOVUPD      float64s<>+0(SB), Y6
+	VMAXPD       Y3, Y6, Y6
+	VMULPD       float64s<>+64(SB), Y6, Y3
+	VADDPD       float64s<>+160(SB), Y3, Y3
+	VMOVUPD      Y3, 32(AX)
+	VSUBPD       float64s<>+160(SB), Y3, Y3
+	VFNMADD231PD float64s<>+96(SB), Y3, Y6
+	VMULPD       float64s<>+128(SB), Y3, Y3
+	VSUBPD       Y3, Y6, Y6
+	VMOVUPD      Y6, 288(AX)
+	VMULPD       float64s<>+384(SB), Y6, Y3
+	VADDPD       float64s<>+416(SB), Y3, Y3
+	VCVTPS2PD    32(DX)(SI*4), Y4
+	VDIVPD       Y1, Y4, Y4
+	VMOVUPD      Y4, 576(AX)
+	VMOVUPD      float64s<>+192(SB), Y6
+	VANDNPD      Y4, Y6, Y7
+	VANDPD       Y4, Y6, Y6
+	VADDPD       Y7, Y7, Y7
+	VMOVUPD      float64s<>+32(SB), Y4
+	VMINPD       Y7, Y4, Y4
+	VMOVUPD      float64s<>+0(SB), Y7
+	VMAXPD       Y4, Y7, Y7
+	VMULPD       float64s<>+64(SB), Y7, Y4
+	VADDPD       float64s<>+160(SB), Y4, Y4
+	VMOVUPD      Y4, 64(AX)
+	VSUBPD       float64s<>+160(SB), Y4, Y4
+	VFNMADD231PD float64s<>+96(SB), Y4, Y7
+	VMULPD       float64s<>+128(SB), Y4, Y4
+	VSUBPD       Y4, Y7, Y7
+	VMOVUPD      Y7, 320(AX)
+	VMULPD       float64s<>+384(SB), Y7, Y4
+	VADDPD       float64s<>+416(SB), Y4, Y4
+	VCVTPS2PD    48(DX)(SI*4), Y6
+	VDIVPD       Y1, Y6, Y6
+	VMOVUPD      Y6, 608(AX)
+	VMOVUPD      float64s<>+192(SB), Y7
+	VANDNPD      Y6, Y7, Y8
+	VANDPD       Y6, Y7, Y7
+	VADDPD       Y8, Y8, Y8
+	VMOVUPD      float64s<>+32(SB), Y6
+	VMINPD       Y8, Y6, Y6
+	VMOVUPD      float64s<>+0(SB), Y8
+	VMAXPD       Y6, Y8, Y8
+	VMULPD       float64s<>+64(SB), Y8, Y6
+	VADDPD       float64s<>+160(SB), Y6, Y6
+	VMOVUPD      Y6, 96(AX)
+	VSUBPD       float64s<>+160(SB), Y6, Y6
+	VFNMADD231PD float64s<>+96(SB), Y6, Y8
+	VMULPD       float64s<>+128(SB), Y6, Y6
+	VSUBPD       Y6, Y8, Y8
+	VMOVUPD      Y8, 352(AX)
+	VMULPD       float64s<>+384(SB), Y8, Y6
+	VADDPD       float64s<>+416(SB), Y6, Y6
+	VCVTPS2PD    64(DX)(SI*4), Y7
+	VDIVPD       Y1, Y7, Y7
+	VMOVUPD      Y7, 640(AX)
+	VMOVUPD      float64s<>+192(SB), Y8
+	VANDNPD      Y7, Y8, Y9
+	VANDPD       Y7, Y8, Y8
+	VADDPD       Y9, Y9, Y9
+	VMOVUPD      float64s<>+32(SB), Y7
+	VMINPD       Y9, Y7, Y7
+	VMOVUPD      float64s<>+0(SB), Y9
+	VMAXPD       Y7, Y9, Y9
+	VMULPD       float64s<>+64(SB), Y9, Y7
+	VADDPD       float64s<>+160(SB), Y7, Y7
+	VMOVUPD      Y7, 128(AX)
+	VSUBPD       float64s<>+160(SB), Y7, Y7
+	VFNMADD231PD float64s<>+96(SB), Y7, Y9
+	VMULPD       float64s<>+128(SB), Y7, Y7
+	VSUBPD       Y7, Y9, Y9
+	VMOVUPD      Y9, 384(AX)
+	VMULPD       float64s<>+384(SB), Y9, Y7
+	VADDPD       float64s<>+416(SB), Y7, Y7
+	VCVTPS2PD    80(DX)(SI*4), Y8
+	VDIVPD       Y1, Y8, Y8
+	VMOVUPD      Y8, 672(AX)
+	VMOVUPD      float64s<>+192(SB), Y9
+	VANDNPD      Y8, Y9, Y10
+	VANDPD       Y8, Y9, Y9
+	VADDPD       Y10, Y10, Y10
+	VMOVUPD      float64s<>+32(SB), Y8
+	VMINPD       Y10, Y8, Y8
+	VMOVUPD      float64s<>+0(SB), Y10
+	VMAXPD       Y8, Y10, Y10
+	VMULPD       float64s<>+64(SB), Y10, Y8
+	VADDPD       float64s<>+160(SB), Y8, Y8
+	VMOVUPD      Y8, 160(AX)
+	VSUBPD       float64s<>+160(SB), Y8, Y8
+	VFNMADD231PD float64s<>+96(SB), Y8, Y10
+	VMULPD       float64s<>+128(SB), Y8, Y8
+	VSUBPD       Y8, Y10, Y10
+	VMOVUPD      Y10, 416(AX)
+	VMULPD       float64s<>+384(SB), Y10, Y8
+	VADDPD       float64s<>+416(SB), Y8, Y8
+	VCVTPS2PD    96(DX)(SI*4), Y9
+	VDIVPD       Y1, Y9, Y9
+	VMOVUPD      Y9, 704(AX)
+	VMOVUPD      float64s<>+192(SB), Y10
+	VANDNPD      Y9, Y10, Y11
+	VANDPD       Y9, Y10, Y10
+	VADDPD       Y11, Y11, Y11
+	VMOVUPD      float64s<>+32(SB), Y9
+	VMINPD       Y11, Y9, Y9
+	VMOVUPD      float64s<>+0(SB), Y11
+	VMAXPD       Y9, Y11, Y11
+	VMULPD       float64s<>+64(SB), Y11, Y9
+	VADDPD       float64s<>+160(SB), Y9, Y9
+	VMOVUPD      Y9, 192(AX)
+	VSUBPD       float64s<>+160(SB), Y9, Y9
+	VFNMADD231PD float64s<>+96(SB), Y9, Y11
+	VMULPD       float64s<>+128(SB), Y9, Y9
+	VSUBPD       Y9, Y11, Y11
+	VMOVUPD      Y11, 448(AX)
+	VMULPD       float64s<>+384(SB), Y11, Y9
+	VADDPD       float64s<>+416(SB), Y9, Y9
+	VCVTPS2PD    112(DX)(SI*4), Y10
+	VDIVPD       Y1, Y10, Y10
+	VMOVUPD      Y10, 736(AX)
+	VMOVUPD      float64s<>+192(SB), Y11
+	VANDNPD      Y10, Y11, Y12
+	VANDPD       Y10, Y11, Y11
+	VADDPD       Y12, Y12, Y12
+	VMOVUPD      float64s<>+32(SB), Y10
+	VMINPD       Y12, Y10, Y10
+	VMOVUPD      float64s<>+0(SB), Y12
+	VMAXPD       Y10, Y12, Y12
+	VMULPD       float64s<>+64(SB), Y12, Y10
+	VADDPD       float64s<>+160(SB), Y10, Y10
+	VMOVUPD      Y10, 224(AX)
+	VSUBPD       float64s<>+160(SB), Y10, Y10
+	VFNMADD231PD float64s<>+96(SB), Y10, Y12
+	VMULPD       float64s<>+128(SB), Y10, Y10
+	VSUBPD       Y10, Y12, Y12
+	VMOVUPD      Y12, 480(AX)
+	VMULPD       float64s<>+384(SB), Y12, Y10
+	VADDPD       float64s<>+416(SB), Y10, Y10
+	VMOVUPD      float64s<>+448(SB), Y11
+	VMULPD       256(AX), Y2, Y2
+	VADDPD       Y11, Y2, Y2
+	VMULPD       288(AX), Y3, Y3
+	VADDPD       Y11, Y3, Y3
+	VMULPD       320(AX), Y4, Y4
+	VADDPD       Y11, Y4, Y4
+	VMULPD       352(AX), Y6, Y6
+	VADDPD       Y11, Y6, Y6
+	VMULPD       384(AX), Y7, Y7
+	VADDPD       Y11, Y7, Y7
+	VMULPD       416(AX), Y8, Y8
+	VADDPD       Y11, Y8, Y8
+	VMULPD       448(AX), Y9, Y9
+	VADDPD       Y11, Y9, Y9
+	VMULPD       480(AX), Y10, Y10
+	VADDPD       Y11, Y10, Y10
+	VMOVUPD      float64s<>+480(SB), Y11
+	VMULPD       256(AX), Y2, Y2
+	VADDPD       Y11, Y2, Y2
+	VMULPD       288(AX), Y3, Y3
+	VADDPD       Y11, Y3, Y3
+	VMULPD       320(AX), Y4, Y4
+	VADDPD       Y11, Y4, Y4
+	VMULPD       352(AX), Y6, Y6
+	VADDPD       Y11, Y6, Y6
+	VMULPD       384(AX), Y7, Y7
+	VADDPD       Y11, Y7, Y7
+	VMULPD       416(AX), Y8, Y8
+	VADDPD       Y11, Y8, Y8
+	VMULPD       448(AX), Y9, Y9
+	VADDPD       Y11, Y9, Y9
+	VMULPD       480(AX), Y10, Y10
+	VADDPD       Y11, Y10, Y10
+	VMOVUPD      float64s<>+512(SB), Y11
+	VMULPD       256(AX), Y2, Y2
+	VADDPD       Y11, Y2, Y2
+	VMULPD       288(AX), Y3, Y3
+	VADDPD       Y11, Y3, Y3
+	VMULPD       320(AX), Y4, Y4
+	VADDPD       Y11, Y4, Y4
+	VMULPD       352(AX), Y6, Y6
+	VADDPD       Y11, Y6, Y6
+	VMULPD       384(AX), Y7, Y7
+	VADDPD       Y11, Y7, Y7
+	VMULPD       416(AX), Y8, Y8
+	VADDPD       Y11, Y8, Y8
+	VMULPD       448(AX), Y9, Y9
+	VADDPD       Y11, Y9, Y9
+	VMULPD       480(AX), Y10, Y10
+	VADDPD       Y11, Y10, Y10
+	VMOVUPD      float64s<>+544(SB), Y11
+	VMULPD       256(AX), Y2, Y2
+	VADDPD       Y11, Y2, Y2
+	VMULPD       288(AX), Y3, Y3
+	VADDPD       Y11, Y3, Y3
+	VMULPD       320(AX), Y4, Y4
+	VADDPD       Y11, Y4, Y4
+	VMULPD       352(AX), Y6, Y6
+	VADDPD       Y11, Y6, Y6
+	VMULPD       384(AX), Y7, Y7
+	VADDPD       Y11, Y7, Y7
+	VMULPD       416(AX), Y8, Y8
+	VADDPD       Y11, Y8, Y8
+	VMULPD       448(AX), Y9, Y9
+	VADDPD       Y11, Y9, Y9
+	VMULPD       480(AX), Y10, Y10
+	VADDPD       Y11, Y10, Y10
+	VMOVUPD      float64s<>+576(SB), Y11
+	VMULPD       256(AX), Y2, Y2
+	VADDPD       Y11, Y2, Y2
+	VMULPD       288(AX), Y3, Y3
+	VADDPD       Y11, Y3, Y3
+	VMULPD       320(AX), Y4, Y4
+	VADDPD       Y11, Y4, Y4
+	VMULPD       352(AX), Y6, Y6
+	VADDPD       Y11, Y6, Y6
+	VMULPD       384(AX), Y7, Y7
+	VADDPD       Y11, Y7, Y7
+	VMULPD       416(AX), Y8, Y8
+	VADDPD       Y11, Y8, Y8
+	VMULPD       448(AX), Y9, Y9
+	VADDPD       Y11, Y9, Y9
+	VMULPD       480(AX), Y10, Y10
+	VADDPD       Y11, Y10, Y10
+	VMOVUPD      float64s<>+608(SB), Y11
+	VMULPD       256(AX), Y2, Y2
+	VADDPD       Y11, Y2, Y2
+	VMULPD       288(AX), Y3, Y3
+	VADDPD       Y11, Y3, Y3
+	VMULPD       320(AX), Y4, Y4
+	VADDPD       Y11, Y4, Y4
+	VMULPD       352(AX), Y6, Y6
+	VADDPD       Y11, Y6, Y6
+	VMULPD       384(AX), Y7, Y7
+	VADDPD       Y11, Y7, Y7
+	VMULPD       416(AX), Y8, Y8
+	VADDPD       Y11, Y8, Y8
+	VMULPD       448(AX), Y9, Y9
+	VADDPD       Y11, Y9, Y9
+	VMULPD       480(AX), Y10, Y10
+	VADDPD       Y11, Y10, Y10
+	VMOVUPD      float64s<>+640(SB), Y11
+	VMULPD       256(AX), Y2, Y2
+	VADDPD       Y11, Y2, Y2
+	VMULPD       288(AX), Y3, Y3
+	VADDPD       Y11, Y3, Y3
+	VMULPD       320(AX), Y4, Y4
+	VADDPD       Y11, Y4, Y4
+	VMULPD       352(AX), Y6, Y6
+	VADDPD       Y11, Y6, Y6
+	VMULPD       384(AX), Y7, Y7
+	VADDPD       Y11, Y7, Y7
+	VMULPD       416(AX), Y8, Y8
+	VADDPD       Y11, Y8, Y8
+	VMULPD       448(AX), Y9, Y9
+	VADDPD       Y11, Y9, Y9
+	VMULPD       480(AX), Y10, Y10
+	VADDPD       Y11, Y10, Y10
+	VMOVUPD      float64s<>+672(SB), Y11
+	VMULPD       256(AX), Y2, Y2
+	VADDPD       Y11, Y2, Y2
+	VMULPD       288(AX), Y3, Y3
+	VADDPD       Y11, Y3, Y3
+	VMULPD       320(AX), Y4, Y4
+	VADDPD       Y11, Y4, Y4
+	VMULPD       352(AX), Y6, Y6
+	VADDPD       Y11, Y6, Y6
+	VMULPD       384(AX), Y7, Y7
+	VADDPD       Y11, Y7, Y7
+	VMULPD       416(AX), Y8, Y8
+	VADDPD       Y11, Y8, Y8
+	VMULPD       448(AX), Y9, Y9
+	VADDPD       Y11, Y9, Y9
+	VMULPD       480(AX), Y10, Y10
+	VADDPD       Y11, Y10, Y10
+	VMOVUPD      float64s<>+704(SB), Y11
+	VMULPD       256(AX), Y2, Y2
+	VADDPD       Y11, Y2, Y2
+	VMULPD       288(AX), Y3, Y3
+	VADDPD       Y11, Y3, Y3
+	VMULPD       320(AX), Y4, Y4
+	VADDPD       Y11, Y4, Y4
+	VMULPD       352(AX), Y6, Y6
+	VADDPD       Y11, Y6, Y6
+	VMULPD       384(AX), Y7, Y7
+	VADDPD       Y11, Y7, Y7
+	VMULPD       416(AX), Y8, Y8
+	VADDPD       Y11, Y8, Y8
+	VMULPD       448(AX), Y9, Y9
+	VADDPD       Y11, Y9, Y9
+	VMULPD       480(AX), Y10, Y10
+	VADDPD       Y11, Y10, Y10
+	VMOVUPD      float64s<>+704(SB), Y11
+	VMULPD       256(AX), Y2, Y2
+	VADDPD       Y11, Y2, Y2
+	VMULPD       288(AX), Y3, Y3
+	VADDPD       Y11, Y3, Y3
+	VMULPD       320(AX), Y4, Y4
+	VADDPD       Y11, Y4, Y4
+	VMULPD       352(AX), Y6, Y6
+	VADDPD       Y11, Y6, Y6
+	VMULPD       384(AX), Y7, Y7
+	VADDPD       Y11, Y7, Y7
+	VMULPD       416(AX), Y8, Y8
+	VADDPD       Y11, Y8, Y8
+	VMULPD       448(AX), Y9, Y9
+	VADDPD       Y11, Y9, Y9
+	VMULPD       480(AX), Y10, Y10
+	VADDPD       Y11, Y10, Y10
+	VMOVUPD      (AX), Y11
+	VPSLLQ       $0x34, Y11, Y11
+	VPADDQ       Y11, Y2, Y2
+	VMOVUPD      32(AX), Y11
+	VPSLLQ       $0x34, Y11, Y11
+	VPADDQ       Y11, Y3, Y3
+	VMOVUPD      64(AX), Y11
+	VPSLLQ       $0x34, Y11, Y11
+	VPADDQ       Y11, Y4, Y4
+	VMOVUPD      96(AX), Y11
+	VPSLLQ       $0x34, Y11, Y11
+	VPADDQ       Y11, Y6, Y6
+	VMOVUPD      128(AX), Y11
+	VPSLLQ       $0x34, Y11, Y11
+	VPADDQ       Y11, Y7, Y7
+	VMOVUPD      160(AX), Y11
+	VPSLLQ       $0x34, Y11, Y11
+	VPADDQ       Y11, Y8, Y8
+	VMOVUPD      192(AX), Y11
+	VPSLLQ       $0x34, Y11, Y11
+	VPADDQ       Y11, Y9, Y9
+	VMOVUPD      224(AX), Y11
+	VPSLLQ       $0x34, Y11, Y11
+	VPADDQ       Y11, Y10, Y10
+	VMOVUPD      512(AX), Y11
+	VMOVUPD      float64s<>+192(SB), Y13
+	VANDNPD      Y11, Y13, Y14
+	VANDPD       Y11, Y13, Y13
+	VADDPD       float64s<>+704(SB), Y2, Y12
+	VMOVUPD      float64s<>+704(SB), Y15
+	VSUBPD       Y15, Y2, Y2
+	VDIVPD       Y12, Y2, Y2
+	VCMPPD       $0x1e, float64s<>+224(SB), Y14, Y12
+	VBLENDVPD    Y12, Y15, Y2, Y2
+	VORPD        Y13, Y2, Y2
+	VMULPD       Y11, Y11, Y13
+	VMULPD       Y13, Y11, Y13
+	VDIVPD       float64s<>+256(SB), Y13, Y13
+	VSUBPD       Y13, Y11, Y13
+	VCMPPD       $0x11, float64s<>+288(SB), Y14, Y12
+	VBLENDVPD    Y12, Y13, Y2, Y2
+	VMOVUPD      544(AX), Y11
+	VMOVUPD      float64s<>+192(SB), Y13
+	VANDNPD      Y11, Y13, Y14
+	VANDPD       Y11, Y13, Y13
+	VADDPD       float64s<>+704(SB), Y3, Y12
+	VMOVUPD      float64s<>+704(SB), Y15
+	VSUBPD       Y15, Y3, Y3
+	VDIVPD       Y12, Y3, Y3
+	VCMPPD       $0x1e, float64s<>+224(SB), Y14, Y12
+	VBLENDVPD    Y12, Y15, Y3, Y3
+	VORPD        Y13, Y3, Y3
+	VMULPD       Y11, Y11, Y13
+	VMULPD       Y13, Y11, Y13
+	VDIVPD       float64s<>+256(SB), Y13, Y13
+	VSUBPD       Y13, Y11, Y13
+	VCMPPD       $0x11, float64s<>+288(SB), Y14, Y12
+	VBLENDVPD    Y12, Y13, Y3, Y3
+	VMOVUPD      576(AX), Y11
+	VMOVUPD      float64s<>+192(SB), Y13
+	VANDNPD      Y11, Y13, Y14
+	VANDPD       Y11, Y13, Y13
+	VADDPD       float64s<>+704(SB), Y4, Y12
+	VMOVUPD      float64s<>+704(SB), Y15
+	VSUBPD       Y15, Y4, Y4
+	VDIVPD       Y12, Y4, Y4
+	VCMPPD       $0x1e, float64s<>+224(SB), Y14, Y12
+	VBLENDVPD    Y12, Y15, Y4, Y4
+	VORPD        Y13, Y4, Y4
+	VMULPD       Y11, Y11, Y13
+	VMULPD       Y13, Y11, Y13
+	VDIVPD       float64s<>+256(SB), Y13, Y13
+	VSUBPD       Y13, Y11, Y13
+	VCMPPD       $0x11, float64s<>+288(SB), Y14, Y12
+	VBLENDVPD    Y12, Y13, Y4, Y4
+	VMOVUPD      608(AX), Y11
+	VMOVUPD      float64s<>+192(SB), Y13
+	VANDNPD      Y11, Y13, Y14
+	VANDPD       Y11, Y13, Y13
+	VADDPD       float64s<>+704(SB), Y6, Y12
+	VMOVUPD      float64s<>+704(SB), Y15
+	VSUBPD       Y15, Y6, Y6
+	VDIVPD       Y12, Y6, Y6
+	VCMPPD       $0x1e, float64s<>+224(SB), Y14, Y12
+	VBLENDVPD    Y12, Y15, Y6, Y6
+	VORPD        Y13, Y6, Y6
+	VMULPD       Y11, Y11, Y13
+	VMULPD       Y13, Y11, Y13
+	VDIVPD       float64s<>+256(SB), Y13, Y13
+	VSUBPD       Y13, Y11, Y13
+	VCMPPD       $0x11, float64s<>+288(SB), Y14, Y12
+	VBLENDVPD    Y12, Y13, Y6, Y6
+	VMOVUPD      640(AX), Y11
+	VMOVUPD      float64s<>+192(SB), Y13
+	VANDNPD      Y11, Y13, Y14
+	VANDPD       Y11, Y13, Y13
+	VADDPD       float64s<>+704(SB), Y7, Y12
+	VMOVUPD      float64s<>+704(SB), Y15
+	VSUBPD       Y15, Y7, Y7
+	VDIVPD       Y12, Y7, Y7
+	VCMPPD       $0x1e, float64s<>+224(SB), Y14, Y12
+	VBLENDVPD    Y12, Y15, Y7, Y7
+	VORPD        Y13, Y7, Y7
+	VMULPD       Y11, Y11, Y13
+	VMULPD       Y13, Y11, Y13
+	VDIVPD       float64s<>+256(SB), Y13, Y13
+	VSUBPD       Y13, Y11, Y13
+	VCMPPD       $0x11, float64s<>+288(SB), Y14, Y12
+	VBLENDVPD    Y12, Y13, Y7, Y7
+	VMOVUPD      672(AX), Y11
+	VMOVUPD      float64s<>+192(SB), Y13
+	VANDNPD      Y11, Y13, Y14
+	VANDPD       Y11, Y13, Y13
+	VADDPD       float64s<>+704(SB), Y8, Y12
+	VMOVUPD      float64s<>+704(SB), Y15
+	VSUBPD       Y15, Y8, Y8
+	VDIVPD       Y12, Y8, Y8
+	VCMPPD       $0x1e, float64s<>+224(SB), Y14, Y12
+	VBLENDVPD    Y12, Y15, Y8, Y8
+	VORPD        Y13, Y8, Y8
+	VMULPD       Y11, Y11, Y13
+	VMULPD       Y13, Y11, Y13
+	VDIVPD       float64s<>+256(SB), Y13, Y13
+	VSUBPD       Y13, Y11, Y13
+	VCMPPD       $0x11, float64s<>+288(SB), Y14, Y12
+	VBLENDVPD    Y12, Y13, Y8, Y8
+	VMOVUPD      704(AX), Y11
+	VMOVUPD      float64s<>+192(SB), Y13
+	VANDNPD      Y11, Y13, Y14
+	VANDPD       Y11, Y13, Y13
+	VADDPD       float64s<>+704(SB), Y9, Y12
+	VMOVUPD      float64s<>+704(SB), Y15
+	VSUBPD       Y15, Y9, Y9
+	VDIVPD       Y12, Y9, Y9
+	VCMPPD       $0x1e, float64s<>+224(SB), Y14, Y12
+	VBLENDVPD    Y12, Y15, Y9, Y9
+	VORPD        Y13, Y9, Y9
+	VMULPD       Y11, Y11, Y13
+	VMULPD       Y13, Y11, Y13
+	VDIVPD       float64s<>+256(SB), Y13, Y13
+	VSUBPD       Y13, Y11, Y13
+	VCMPPD       $0x11, float64s<>+288(SB), Y14, Y12
+	VBLENDVPD    Y12, Y13, Y9, Y9
+	VMOVUPD      736(AX), Y11
+	VMOVUPD      float64s<>+192(SB), Y13
+	VANDNPD      Y11, Y13, Y14
+	VANDPD       Y11, Y13, Y13
+	VADDPD       float64s<>+704(SB), Y10, Y12
+	VMOVUPD      float64s<>+704(SB), Y15
+	VSUBPD       Y15, Y10, Y10
+	VDIVPD       Y12, Y10, Y10
+	VCMPPD       $0x1e, float64s<>+224(SB), Y14, Y12
+	VBLENDVPD    Y12, Y15, Y10, Y10
+	VORPD        Y13, Y10, Y10
+	VMULPD       Y11, Y11, Y13
+	VMULPD       Y13, Y11, Y13
+	VDIVPD       float64s<>+256(SB), Y13, Y13
+	VSUBPD       Y13, Y11, Y13
+	VCMPPD       $0x11, float64s<>+288(SB), Y14, Y12
+	VBLENDVPD    Y12, Y13, Y10, Y10
+	VMULPD       Y2, Y1, Y2
+	VMULPD       Y3, Y1, Y3
+	VMULPD       Y4, Y1, Y4
+	VMULPD       Y6, Y1, Y6
+	VMULPD       Y7, Y1, Y7
+	VMULPD       Y8, Y1, Y8
+	VMULPD       Y9, Y1, Y9
+	VMULPD       Y10, Y1, Y10
+	VCVTPD2PSY   Y2, X5
+	VCVTPD2PSY   Y3, X2
+	VINSERTF128  $0x01, X2, Y5, Y2
+	VCMPPS       $0x03, Y2, Y2, Y3
+	VBLENDVPS    Y3, Y0, Y2, Y2
+	VMOVUPS      Y2, (CX)(SI*4)
+	VCVTPD2PSY   Y4, X5
+	VCVTPD2PSY   Y6, X2
+	VINSERTF128  $0x01, X2, Y5, Y2
+	VCMPPS       $0x03, Y2, Y2, Y3
+	VBLENDVPS    Y3, Y0, Y2, Y2
+	VMOVUPS      Y2, 32(CX)(SI*4)
+	VCVTPD2PSY   Y7, X5
+	VCVTPD2PSY   Y8, X2
+	VINSERTF128  $0x01, X2, Y5, Y2
+	VCMPPS       $0x03, Y2, Y2, Y3
+	VBLENDVPS    Y3, Y0, Y2, Y2
+	VMOVUPS      Y2, 64(CX)(SI*4)
+	VCVTPD2PSY   Y9, X5
+	VCVTPD2PSY   Y10, X2
+	VINSERTF128  $0x01, X2, Y5, Y2
+	VCMPPS       $0x03, Y2, Y2, Y3
+	VBLENDVPS    Y3, Y0, Y2, Y2
+	VMOVUPS      Y2, 96(CX)(SI*4)
+	ADDQ         $0x20, SI
+	SUBQ         $0x20, BX
+	JGE          softCap8_many
 
 softCap8_rest:
-	ADDQ $0x20, DX
+	ADDQ $0x20, BX
 	JE   softCap8_done
 
 softCap8_few:
-	VCVTPS2PD   (CX)(BX*4), Y2
-	VDIVPD      Y1, Y2, Y2
-	VMOVUPD     Y2, 512(SP)
-	VMOVUPD     float64s<>+192(SB), Y3
-	VANDNPD     Y2, Y3, Y4
-	VANDPD      Y2, Y3, Y3
-	VADDPD      Y4, Y4, Y4
-	VMOVUPD     float64s<>+32(SB), Y3
-	VMINPD      Y4, Y3, Y3
-	VMOVUPD     float64s<>+0(SB), Y2
-	VMAXPD      Y3, Y2, Y4
-	VMULPD      float64s<>+64(SB), Y4, Y2
-	VROUNDPD    $0x08, Y2, Y2
-	VMOVUPD     Y2, (SP)
-	VMULPD      float64s<>+96(SB), Y2, Y3
-	VSUBPD      Y3, Y4, Y4
-	VMULPD      float64s<>+128(SB), Y2, Y3
-	VSUBPD      Y3, Y4, Y4
-	VMOVUPD     Y4, 256(SP)
-	VMOVUPD     float64s<>+384(SB), Y2
-	VCVTPS2PD   16(CX)(BX*4), Y3
-	VDIVPD      Y1, Y3, Y3
-	VMOVUPD     Y3, 544(SP)
-	VMOVUPD     float64s<>+192(SB), Y4
-	VANDNPD     Y3, Y4, Y6
-	VANDPD      Y3, Y4, Y4
-	VADDPD      Y6, Y6, Y6
-	VMOVUPD     float64s<>+32(SB), Y4
-	VMINPD      Y6, Y4, Y4
-	VMOVUPD     float64s<>+0(SB), Y3
-	VMAXPD      Y4, Y3, Y6
-	VMULPD      float64s<>+64(SB), Y6, Y3
-	VROUNDPD    $0x08, Y3, Y3
-	VMOVUPD     Y3, 32(SP)
-	VMULPD      float64s<>+96(SB), Y3, Y4
-	VSUBPD      Y4, Y6, Y6
-	VMULPD      float64s<>+128(SB), Y3, Y4
-	VSUBPD      Y4, Y6, Y6
-	VMOVUPD     Y6, 288(SP)
-	VMOVUPD     float64s<>+384(SB), Y3
-	VMOVUPD     float64s<>+416(SB), Y4
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y4, Y3, Y3
-	VMOVUPD     float64s<>+448(SB), Y4
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y4, Y3, Y3
-	VMOVUPD     float64s<>+480(SB), Y4
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y4, Y3, Y3
-	VMOVUPD     float64s<>+512(SB), Y4
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y4, Y3, Y3
-	VMOVUPD     float64s<>+544(SB), Y4
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y4, Y3, Y3
-	VMOVUPD     float64s<>+576(SB), Y4
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y4, Y3, Y3
-	VMOVUPD     float64s<>+608(SB), Y4
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y4, Y3, Y3
-	VMOVUPD     float64s<>+640(SB), Y4
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y4, Y3, Y3
-	VMOVUPD     float64s<>+672(SB), Y4
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y4, Y3, Y3
-	VMOVUPD     float64s<>+704(SB), Y4
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y4, Y3, Y3
-	VMOVUPD     float64s<>+704(SB), Y4
-	VMULPD      256(SP), Y2, Y2
-	VADDPD      Y4, Y2, Y2
-	VMULPD      288(SP), Y3, Y3
-	VADDPD      Y4, Y3, Y3
-	VMOVUPD     float64s<>+160(SB), Y4
-	VADDPD      (SP), Y4, Y4
-	VPSLLQ      $0x34, Y4, Y4
-	VMULPD      Y4, Y2, Y2
-	VMOVUPD     float64s<>+160(SB), Y4
-	VADDPD      32(SP), Y4, Y4
-	VPSLLQ      $0x34, Y4, Y4
-	VMULPD      Y4, Y3, Y3
-	VMOVUPD     512(SP), Y4
-	VMOVUPD     float64s<>+192(SB), Y7
-	VANDNPD     Y4, Y7, Y8
-	VANDPD      Y4, Y7, Y7
-	VADDPD      float64s<>+704(SB), Y2, Y6
-	VMOVUPD     float64s<>+704(SB), Y9
-	VSUBPD      Y9, Y2, Y2
-	VDIVPD      Y6, Y2, Y2
-	VCMPPD      $0x1e, float64s<>+224(SB), Y8, Y6
-	VBLENDVPD   Y6, Y9, Y2, Y2
-	VORPD       Y7, Y2, Y2
-	VMULPD      Y4, Y4, Y7
-	VMULPD      Y7, Y4, Y7
-	VDIVPD      float64s<>+256(SB), Y7, Y7
-	VSUBPD      Y7, Y4, Y7
-	VCMPPD      $0x11, float64s<>+288(SB), Y8, Y6
-	VBLENDVPD   Y6, Y7, Y2, Y2
-	VMOVUPD     544(SP), Y4
-	VMOVUPD     float64s<>+192(SB), Y7
-	VANDNPD     Y4, Y7, Y8
-	VANDPD      Y4, Y7, Y7
-	VADDPD      float64s<>+704(SB), Y3, Y6
-	VMOVUPD     float64s<>+704(SB), Y9
-	VSUBPD      Y9, Y3, Y3
-	VDIVPD      Y6, Y3, Y3
-	VCMPPD      $0x1e, float64s<>+224(SB), Y8, Y6
-	VBLENDVPD   Y6, Y9, Y3, Y3
-	VORPD       Y7, Y3, Y3
-	VMULPD      Y4, Y4, Y7
-	VMULPD      Y7, Y4, Y7
-	VDIVPD      float64s<>+256(SB), Y7, Y7
-	VSUBPD      Y7, Y4, Y7
-	VCMPPD      $0x11, float64s<>+288(SB), Y8, Y6
-	VBLENDVPD   Y6, Y7, Y3, Y3
-	VMULPD      Y2, Y1, Y2
-	VMULPD      Y3, Y1, Y3
-	VCVTPD2PSY  Y2, X5
-	VCVTPD2PSY  Y3, X2
-	VINSERTF128 $0x01, X2, Y5, Y2
-	VCMPPS      $0x03, Y2, Y2, Y3
-	VBLENDVPS   Y3, Y0, Y2, Y2
-	VMOVUPS     Y2, (AX)(BX*4)
-	ADDQ        $0x08, BX
-	SUBQ        $0x08, DX
-	JG          softCap8_few
+	VCVTPS2PD    (DX)(SI*4), Y2
+	VDIVPD       Y1, Y2, Y2
+	VMOVUPD      Y2, 512(AX)
+	VMOVUPD      float64s<>+192(SB), Y3
+	VANDNPD      Y2, Y3, Y4
+	VANDPD       Y2, Y3, Y3
+	VADDPD       Y4, Y4, Y4
+	VMOVUPD      float64s<>+32(SB), Y2
+	VMINPD       Y4, Y2, Y2
+	VMOVUPD      float64s<>+0(SB), Y4
+	VMAXPD       Y2, Y4, Y4
+	VMULPD       float64s<>+64(SB), Y4, Y2
+	VADDPD       float64s<>+160(SB), Y2, Y2
+	VMOVUPD      Y2, (AX)
+	VSUBPD       float64s<>+160(SB), Y2, Y2
+	VFNMADD231PD float64s<>+96(SB), Y2, Y4
+	VMULPD       float64s<>+128(SB), Y2, Y2
+	VSUBPD       Y2, Y4, Y4
+	VMOVUPD      Y4, 256(AX)
+	VMULPD       float64s<>+384(SB), Y4, Y2
+	VADDPD       float64s<>+416(SB), Y2, Y2
+	VCVTPS2PD    16(DX)(SI*4), Y3
+	VDIVPD       Y1, Y3, Y3
+	VMOVUPD      Y3, 544(AX)
+	VMOVUPD      float64s<>+192(SB), Y4
+	VANDNPD      Y3, Y4, Y6
+	VANDPD       Y3, Y4, Y4
+	VADDPD       Y6, Y6, Y6
+	VMOVUPD      float64s<>+32(SB), Y3
+	VMINPD       Y6, Y3, Y3
+	VMOVUPD      float64s<>+0(SB), Y6
+	VMAXPD       Y3, Y6, Y6
+	VMULPD       float64s<>+64(SB), Y6, Y3
+	VADDPD       float64s<>+160(SB), Y3, Y3
+	VMOVUPD      Y3, 32(AX)
+	VSUBPD       float64s<>+160(SB), Y3, Y3
+	VFNMADD231PD float64s<>+96(SB), Y3, Y6
+	VMULPD       float64s<>+128(SB), Y3, Y3
+	VSUBPD       Y3, Y6, Y6
+	VMOVUPD      Y6, 288(AX)
+	VMULPD       float64s<>+384(SB), Y6, Y3
+	VADDPD       float64s<>+416(SB), Y3, Y3
+	VMOVUPD      float64s<>+448(SB), Y4
+	VMULPD       256(AX), Y2, Y2
+	VADDPD       Y4, Y2, Y2
+	VMULPD       288(AX), Y3, Y3
+	VADDPD       Y4, Y3, Y3
+	VMOVUPD      float64s<>+480(SB), Y4
+	VMULPD       256(AX), Y2, Y2
+	VADDPD       Y4, Y2, Y2
+	VMULPD       288(AX), Y3, Y3
+	VADDPD       Y4, Y3, Y3
+	VMOVUPD      float64s<>+512(SB), Y4
+	VMULPD       256(AX), Y2, Y2
+	VADDPD       Y4, Y2, Y2
+	VMULPD       288(AX), Y3, Y3
+	VADDPD       Y4, Y3, Y3
+	VMOVUPD      float64s<>+544(SB), Y4
+	VMULPD       256(AX), Y2, Y2
+	VADDPD       Y4, Y2, Y2
+	VMULPD       288(AX), Y3, Y3
+	VADDPD       Y4, Y3, Y3
+	VMOVUPD      float64s<>+576(SB), Y4
+	VMULPD       256(AX), Y2, Y2
+	VADDPD       Y4, Y2, Y2
+	VMULPD       288(AX), Y3, Y3
+	VADDPD       Y4, Y3, Y3
+	VMOVUPD      float64s<>+608(SB), Y4
+	VMULPD       256(AX), Y2, Y2
+	VADDPD       Y4, Y2, Y2
+	VMULPD       288(AX), Y3, Y3
+	VADDPD       Y4, Y3, Y3
+	VMOVUPD      float64s<>+640(SB), Y4
+	VMULPD       256(AX), Y2, Y2
+	VADDPD       Y4, Y2, Y2
+	VMULPD       288(AX), Y3, Y3
+	VADDPD       Y4, Y3, Y3
+	VMOVUPD      float64s<>+672(SB), Y4
+	VMULPD       256(AX), Y2, Y2
+	VADDPD       Y4, Y2, Y2
+	VMULPD       288(AX), Y3, Y3
+	VADDPD       Y4, Y3, Y3
+	VMOVUPD      float64s<>+704(SB), Y4
+	VMULPD       256(AX), Y2, Y2
+	VADDPD       Y4, Y2, Y2
+	VMULPD       288(AX), Y3, Y3
+	VADDPD       Y4, Y3, Y3
+	VMOVUPD      float64s<>+704(SB), Y4
+	VMULPD       256(AX), Y2, Y2
+	VADDPD       Y4, Y2, Y2
+	VMULPD       288(AX), Y3, Y3
+	VADDPD       Y4, Y3, Y3
+	VMOVUPD      (AX), Y4
+	VPSLLQ       $0x34, Y4, Y4
+	VPADDQ       Y4, Y2, Y2
+	VMOVUPD      32(AX), Y4
+	VPSLLQ       $0x34, Y4, Y4
+	VPADDQ       Y4, Y3, Y3
+	VMOVUPD      512(AX), Y4
+	VMOVUPD      float64s<>+192(SB), Y7
+	VANDNPD      Y4, Y7, Y8
+	VANDPD       Y4, Y7, Y7
+	VADDPD       float64s<>+704(SB), Y2, Y6
+	VMOVUPD      float64s<>+704(SB), Y9
+	VSUBPD       Y9, Y2, Y2
+	VDIVPD       Y6, Y2, Y2
+	VCMPPD       $0x1e, float64s<>+224(SB), Y8, Y6
+	VBLENDVPD    Y6, Y9, Y2, Y2
+	VORPD        Y7, Y2, Y2
+	VMULPD       Y4, Y4, Y7
+	VMULPD       Y7, Y4, Y7
+	VDIVPD       float64s<>+256(SB), Y7, Y7
+	VSUBPD       Y7, Y4, Y7
+	VCMPPD       $0x11, float64s<>+288(SB), Y8, Y6
+	VBLENDVPD    Y6, Y7, Y2, Y2
+	VMOVUPD      544(AX), Y4
+	VMOVUPD      float64s<>+192(SB), Y7
+	VANDNPD      Y4, Y7, Y8
+	VANDPD       Y4, Y7, Y7
+	VADDPD       float64s<>+704(SB), Y3, Y6
+	VMOVUPD      float64s<>+704(SB), Y9
+	VSUBPD       Y9, Y3, Y3
+	VDIVPD       Y6, Y3, Y3
+	VCMPPD       $0x1e, float64s<>+224(SB), Y8, Y6
+	VBLENDVPD    Y6, Y9, Y3, Y3
+	VORPD        Y7, Y3, Y3
+	VMULPD       Y4, Y4, Y7
+	VMULPD       Y7, Y4, Y7
+	VDIVPD       float64s<>+256(SB), Y7, Y7
+	VSUBPD       Y7, Y4, Y7
+	VCMPPD       $0x11, float64s<>+288(SB), Y8, Y6
+	VBLENDVPD    Y6, Y7, Y3, Y3
+	VMULPD       Y2, Y1, Y2
+	VMULPD       Y3, Y1, Y3
+	VCVTPD2PSY   Y2, X5
+	VCVTPD2PSY   Y3, X2
+	VINSERTF128  $0x01, X2, Y5, Y2
+	VCMPPS       $0x03, Y2, Y2, Y3
+	VBLENDVPS    Y3, Y0, Y2, Y2
+	VMOVUPS      Y2, (CX)(SI*4)
+	ADDQ         $0x08, SI
+	SUBQ         $0x08, BX
+	JG           softCap8_few
 
 softCap8_done:
 	VZEROUPPER

@@ -190,12 +190,12 @@ func TestWeightedSum(t *testing.T) {
 	}
 }
 
-// Several sums at once have the bits that they have one by one, whatever is left to smaller kernels.
+// Several sums at once have the bits that they have one by one, whatever is left to smaller kernels, and whatever lanes go first.
 func TestWeigh(t *testing.T) {
 	r := rand.New(rand.NewPCG(6, 12))
 	for _, s := range fast(t) {
 		for kind := range kinds {
-			for sums := range 9 {
+			for sums := range 12 {
 				n, more, d, gap := 8*(1+r.IntN(5)), r.IntN(20), 8*(1+r.IntN(20)), r.IntN(5)
 				rows, stride, ldp := n+more, d+gap, n+more+r.IntN(3)
 				data, _ := fenced(t, 0, 4*((rows-1)*stride+d), r.IntN(4))
@@ -203,11 +203,16 @@ func TestWeigh(t *testing.T) {
 				v, p := Floats{FloatsOf(data), stride}, Floats{FloatsOf(weights), ldp}
 				fill(r, kind, v.Data)
 				fill(r, kind, p.Data)
-				partBytes, _ := fenced(t, 2, 4*sums*lanes*d, 0)
-				part := FloatsOf(partBytes)
-				half := n / 16 * 8
-				s.Weigh(part, p, sums, v, half, d, true)
-				s.Weigh(part, Floats{p.Data[min(half, len(p.Data)):], ldp}, sums, Floats{v.Data[half*stride:], stride}, n-half, d, false)
+				size := lanes * (d + gap)
+				partBytes, _ := fenced(t, 2, 4*max(0, (sums-1)*size+lanes*d), 0)
+				part := Floats{FloatsOf(partBytes), size}
+				clear(part.Data)
+				half, from := n/16*8, r.IntN(lanes+1)
+				pHalf, vHalf := Floats{p.Data[min(half, len(p.Data)):], ldp}, Floats{v.Data[half*stride:], stride}
+				for _, l := range [][2]int{{from, lanes}, {0, from}} {
+					s.Weigh(part, p, sums, v, half, d, l[0], l[1], 8)
+					s.Weigh(part, pHalf, sums, vHalf, n-half, d, l[0], l[1], 0)
+				}
 				for sum := range sums {
 					weight := p.Data[sum*ldp:][:rows]
 					want, got := make([]float32, d), make([]float32, d)
@@ -216,8 +221,46 @@ func TestWeigh(t *testing.T) {
 					if more > 0 {
 						rest.Data = v.Data[n*stride:]
 					}
-					s.WeightedSum(got, weight[n:], rest, part[sum*lanes*d:], false, true)
+					s.WeightedSum(got, weight[n:], rest, part.Data[sum*size:], false, true)
 					compare(t, fmt.Sprintf("%s, kind %d: sum %d of %d, %d+%d rows of %d", s.Name, kind, sum, sums, n, more, d), want, got)
+				}
+			}
+		}
+	}
+}
+
+// The scores of several heads at once are the products one by one, scaled.
+func TestScores(t *testing.T) {
+	r := rand.New(rand.NewPCG(6, 13))
+	for _, s := range Sets() {
+		for kind := range kinds {
+			for group := 1; group < 9; group++ {
+				heads, dim, n, gap := 1+r.IntN(3), 8*(1+r.IntN(9)), 1+r.IntN(13), r.IntN(3)
+				row := heads * dim
+				keys, _ := fenced(t, 0, 4*((n-1)*(row+gap)+row), r.IntN(4))
+				queries, _ := fenced(t, 1, 4*group*row, r.IntN(4))
+				fill(r, kind, FloatsOf(keys))
+				fill(r, kind, FloatsOf(queries))
+				scale := value(r, kind)
+				var outs [2][]byte
+				for i := range outs {
+					var out []byte
+					out, outs[i] = fenced(t, 2+i, 4*((heads*group-1)*(n+gap)+n), 0)
+					y := Floats{FloatsOf(out), n + gap}
+					if i == 1 {
+						k := Matrix{Data: keys, Rows: n, Cols: row, Stride: 4 * (row + gap)}
+						s.Scores(y, FloatsOf(queries), k, heads, group, dim, scale)
+						continue
+					}
+					for h := range heads * group {
+						k := Matrix{Data: keys[h/group*4*dim:], Rows: n, Cols: dim, Stride: 4 * (row + gap)}
+						scores := y.Data[h*y.Stride:][:n]
+						generic.Product(new(Temp), Floats{scores, 0}, Floats{FloatsOf(queries)[h*dim:], 0}, 1, k)
+						generic.Scale(scores, scores, scale)
+					}
+				}
+				if !slices.Equal(outs[0], outs[1]) {
+					t.Fatalf("%s, kind %d: %d·%d heads of %d, %d keys: other bits than the products", s.Name, kind, heads, group, dim, n)
 				}
 			}
 		}

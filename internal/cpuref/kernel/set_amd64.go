@@ -13,8 +13,9 @@ var avx2 = &Set{
 	dotRows:     [num.NumDTypes]dotRowsFunc{num.Float32: dotRowsF32, num.Float16: dotRowsF16, num.BFloat16: dotRowsBF16, num.Int8: dotRowsI8},
 	tilers:      []tiler{{4, 3, narrowTiles, tileInt8}},
 	int8:        int8Funcs{rows: rowsInt8, magnitude: magnitude, quantize: quantize8, rescale: rescale},
+	scoreKeys:   scoreKeys,
 	weightedSum: weightedSum,
-	weigh:       []weigher{{3, 32, weighThree}, {1, 64, weighOne}, {1, 8, weighEight}},
+	weigh:       []weigher{{3, 32, weighThree}, {2, 32, weighTwo}, {1, 64, weighOne}, {1, 8, weighEight}},
 	read:        readFour,
 	fetch:       fetch,
 	vector: vectorFuncs{

@@ -69,6 +69,11 @@ func quantize8(q *int8, x *float32, a float32, n int)
 //go:noescape
 func rescale(out *float32, sum *int32, divisor *float32, inverse float32, n int)
 
+// scoreKeys: see scoreKeysFunc.
+//
+//go:noescape
+func scoreKeys(k *float32, gap int, far int, q *float32, heads int, group int, dim int, scale float32, y *float32, ldy int, skip int, n int)
+
 // weightedSum: see weightedSumFunc.
 //
 //go:noescape
@@ -77,17 +82,22 @@ func weightedSum(v *float32, ldv int, p *float32, n int, y *float32, d int, lane
 // weighThree: see weighFunc.
 //
 //go:noescape
-func weighThree(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int)
+func weighThree(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int, count int, ahead int)
+
+// weighTwo: see weighFunc.
+//
+//go:noescape
+func weighTwo(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int, count int, ahead int)
 
 // weighOne: see weighFunc.
 //
 //go:noescape
-func weighOne(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int)
+func weighOne(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int, count int, ahead int)
 
 // weighEight: see weighFunc.
 //
 //go:noescape
-func weighEight(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int)
+func weighEight(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int, count int, ahead int)
 
 // addVectors: see vectorFuncs.
 //

@@ -50,16 +50,22 @@ func quantize8(q *int8, x *float32, a float32, n int)
 func rescale(out *float32, sum *int32, divisor *float32, inverse float32, n int)
 
 //go:noescape
+func scoreKeys(k *float32, gap int, far int, q *float32, heads int, group int, dim int, scale float32, y *float32, ldy int, skip int, n int)
+
+//go:noescape
 func weightedSum(v *float32, ldv int, p *float32, n int, y *float32, d int, lanes *float32, mode int)
 
 //go:noescape
-func weighThree(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int)
+func weighThree(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int, count int, ahead int)
 
 //go:noescape
-func weighOne(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int)
+func weighTwo(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int, count int, ahead int)
 
 //go:noescape
-func weighEight(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int)
+func weighOne(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int, count int, ahead int)
+
+//go:noescape
+func weighEight(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int, count int, ahead int)
 
 //go:noescape
 func addVectors(out *float32, a *float32, b *float32, n int)

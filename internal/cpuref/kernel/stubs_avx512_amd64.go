@@ -37,7 +37,7 @@ func tileVNNI(x *int8, ldx int, w *byte, ldw int, k int, sum *int32, ld int, n i
 // weighSix: see weighFunc.
 //
 //go:noescape
-func weighSix(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int)
+func weighSix(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int, count int, ahead int)
 
 // expSumWide: see vectorFuncs.
 //

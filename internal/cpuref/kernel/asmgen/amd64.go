@@ -21,8 +21,10 @@ func amd64() {
 		dotTile(t)
 	}
 	int8Kernels()
+	scoreKeys()
 	weighted()
 	weigh("weighThree", 3, 4)
+	weigh("weighTwo", 2, 4)
 	weigh("weighOne", 1, 8)
 	weigh("weighEight", 1, 1)
 	elementwise()
@@ -96,19 +98,46 @@ func advance(param string, bytes int) {
 	Store(p, Param(param))
 }
 
-// sumLanes gives, in the 4 lanes of an X register, the sums of a, b, c and d by the tree of neighbours, with one NaN for any.
+// sumLanes is neighbours with one NaN for any.
 func sumLanes(a, b, c, d VecVirtual) Register {
-	VHADDPS(b, a, a)
-	VHADDPS(d, c, c)
-	VHADDPS(c, a, a)
+	sums := neighbours(a, b, c, d)
+	oneNaN(sums)
+	return sums
+}
+
+// neighbours gives, in the 4 lanes of an X register, the sums of a, b, c and d by the tree of neighbours.
+func neighbours(a, b, c, d VecVirtual) Register {
+	pairs := func(a, b VecVirtual) {
+		odd := ymm()
+		VSHUFPS(Imm(0xdd), b, a, odd)
+		VSHUFPS(Imm(0x88), b, a, a)
+		VADDPS(odd, a, a)
+	}
+	pairs(a, b)
+	pairs(c, d)
+	pairs(a, c)
 	high := XMM()
 	VEXTRACTF128(Imm(1), a, high)
-	sums, odd, nan := a.AsX(), XMM(), XMM()
+	sums := a.AsX()
 	VADDPS(high, sums, sums)
-	VBROADCASTSS(storedNaN, nan)
-	VCMPPS(Imm(3), sums, sums, odd) // unordered
-	VBLENDVPS(odd, nan, sums, sums)
 	return sums
+}
+
+// oneNaN makes any NaN in 4 lanes the one that is stored.
+func oneNaN(v Register) {
+	odd, nan := XMM(), XMM()
+	VBROADCASTSS(storedNaN, nan)
+	VCMPPS(Imm(3), v, v, odd) // unordered
+	VBLENDVPS(odd, nan, v, v)
+}
+
+// scatter stores 4 lanes to, skip bytes apart. to is lost.
+func scatter(v, to Register, skip Op) {
+	VMOVSS(v, Mem{Base: to})
+	for r := 1; r < 4; r++ {
+		ADDQ(skip, to)
+		VEXTRACTPS(Imm(uint64(r)), v, Mem{Base: to})
+	}
 }
 
 // storedNaN is where the bits of the NaN lie that is stored for any.
@@ -207,14 +236,7 @@ func dotRows(t elem) {
 	sums := sumLanes(acc[0], acc[1], acc[2], acc[3])
 	out := GP64()
 	MOVQ(y, out)
-	for r := range acc {
-		if r == 0 {
-			VMOVSS(sums, Mem{Base: out})
-		} else {
-			ADDQ(skip, out)
-			VEXTRACTPS(Imm(uint64(r)), sums, Mem{Base: out})
-		}
-	}
+	scatter(sums, out, skip)
 	Label(name + "_next")
 	advance("lanes", 32*4)
 	for _, p := range row {

@@ -431,10 +431,10 @@ func tileVNNI() {
 // weighWide adds rows of v to the lanes of 6 weighted sums of 64 columns at once, as weigh does.
 func weighWide() {
 	const name, sums, columns = "weighSix", 6, 4
-	TEXT(name, NOSPLIT, "func(v *float32, ldv int, p *float32, ldp, n int, lanes *float32, ldl, d int)")
+	TEXT(name, NOSPLIT, "func(v *float32, ldv int, p *float32, ldp, n int, lanes *float32, ldl, d, count, ahead int)")
 	Doc(name + ": see weighFunc.")
 	Pragma("noescape")
-	ldv, ldp, ldl, n := pointer("ldv"), pointer("ldp"), pointer("ldl"), pointer("n")
+	ldv, ldp, ldl, n, ahead := pointer("ldv"), pointer("ldp"), pointer("ldl"), pointer("n"), pointer("ahead")
 	lane, row, j, p, p3, kept := GP64(), GP64(), GP64(), GP64(), GP64(), GP64()
 	three := func(first, last Register, stride Register, s, disp int) Mem {
 		if s >= 3 {
@@ -472,6 +472,7 @@ func weighWide() {
 	MOVQ(lane, j)
 	Label(name + "_row")
 	values := spare[:columns]
+	PREFETCHT1(Mem{Base: row, Index: ahead, Scale: 1})
 	for c, v := range values {
 		VMOVUPS(Mem{Base: row, Disp: 64 * c}, v)
 	}
@@ -494,10 +495,12 @@ func weighWide() {
 	})
 	advance("lanes", 32)
 	INCQ(lane)
-	CMPQ(lane, Imm(8))
+	CMPQ(lane, argument("count"))
 	JLT(LabelRef(name + "_lane"))
 	advance("v", 64*columns)
-	advance("lanes", 512*columns-256)
+	advance("lanes", 512*columns)
+	SHLQ(Imm(5), lane)
+	SUBQ(lane, argument("lanes"))
 	SUBQ(U32(16*columns), argument("d"))
 	JG(LabelRef(name + "_columns"))
 	end()

@@ -23,7 +23,7 @@ func constant(v float64) Mem {
 // declare lays out the constants of exp and of those who call it, each so many times.
 func declare(times int) {
 	m := GLOBL("float64s", RODATA|NOPTR)
-	for i, v := range append([]float64{lowest, highest, log2E, ln2Hi, ln2Lo, exponent, math.Copysign(0, -1), 22, 3, 1e-4, gelu3, geluRoot}, expSeries[:11]...) {
+	for i, v := range append([]float64{lowest, highest, log2E, ln2Hi, ln2Lo, integer, math.Copysign(0, -1), 22, 3, 1e-4, gelu3, geluRoot}, expSeries[:11]...) {
 		for l := range times {
 			DATA(8*(times*i+l), U64(math.Float64bits(v))) // avo would write 22 as an integer
 		}
@@ -35,41 +35,44 @@ const (
 	log2E = math.Log2E
 	ln2Hi = 0x1.62e42feep-1
 	ln2Lo = 0x1.a39ef35793c76p-33
-	// Beyond these, e^x and the float32 made of it are what they are here: 0, or 1 when 1 is added; and infinite.
-	lowest, highest = -708, 710
-	// Adding it puts k+1023, an exponent's bits, at the bottom of the sum's.
-	exponent = 3<<51 + 1023
+	// Beyond these, the float32 made of e^x is what it is here: 0, or 1 when 1 is added; and infinite.
+	lowest, highest = -708, 709
+	// Adding it rounds to an integer, with its bits at the bottom of the sum's.
+	integer  = 3 << 51
+	exponent = integer + 1023
 	gelu3    = 0.044715
 	geluRoot = math.Sqrt2 / math.SqrtPi
 )
 
 var expSeries = []float64{1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040, 1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1, 1}
 
-// A chain of dependent instructions computes exp of four float64. One alone would wait for itself: many go side by side.
-const manyChains, fewChains = 8, 2
+// A chain of dependent instructions computes exp of four float64. One alone would wait for itself: as many as there are registers for go side by side,
+// and fewer for the last elements.
+const expChains, tanhChains, fewChains = 12, 8, 2
 
 // exps is num.Exp of four float64 in so many chains, operation by operation. x gives those of a chain.
 func exps(chains int, x func(chain int) VecVirtual) []VecVirtual {
 	p, k, r := make([]VecVirtual, chains), spill[0], spill[1]
 	for i := range p {
-		v, low, whole, t := x(i), ymm(), ymm(), ymm()
-		p[i] = ymm()
-		VMOVUPD(constant(highest), t)
-		VMINPD(v, t, t) // a NaN comes through
-		VMOVUPD(constant(lowest), low)
-		VMAXPD(t, low, v)
+		v, whole := x(i), ymm()
+		VMOVUPD(constant(highest), whole)
+		VMINPD(v, whole, whole) // a NaN comes through
+		VMOVUPD(constant(lowest), v)
+		VMAXPD(whole, v, v)
 		VMULPD(constant(log2E), v, whole)
-		VROUNDPD(Imm(8), whole, whole) // to nearest even
+		VADDPD(constant(integer), whole, whole) // to nearest even
 		VMOVUPD(whole, k[i])
-		VMULPD(constant(ln2Hi), whole, t)
-		VSUBPD(t, v, v)
-		VMULPD(constant(ln2Lo), whole, t)
-		VSUBPD(t, v, v)
+		VSUBPD(constant(integer), whole, whole)
+		VFNMADD231PD(constant(ln2Hi), whole, v) // the product is exact
+		VMULPD(constant(ln2Lo), whole, whole)
+		VSUBPD(whole, v, v)
 		VMOVUPD(v, r[i])
-		VMOVUPD(constant(expSeries[0]), p[i])
+		p[i] = ymm()
+		VMULPD(constant(expSeries[0]), v, p[i])
+		VADDPD(constant(expSeries[1]), p[i], p[i])
 	}
 	coefficient := ymm()
-	for _, c := range expSeries[1:] {
+	for _, c := range expSeries[2:] {
 		VMOVUPD(constant(c), coefficient)
 		for i := range p {
 			VMULPD(r[i], p[i], p[i])
@@ -78,16 +81,15 @@ func exps(chains int, x func(chain int) VecVirtual) []VecVirtual {
 	}
 	for i := range p {
 		power := ymm()
-		VMOVUPD(constant(exponent), power)
-		VADDPD(k[i], power, power)
+		VMOVUPD(k[i], power)
 		VPSLLQ(Imm(52), power, power)
-		VMULPD(power, p[i], p[i])
+		VPADDQ(power, p[i], p[i]) // to the exponent
 	}
 	return p
 }
 
 // spill is memory of the function that is being written, for three vectors of each chain.
-var spill [3][manyChains]Mem
+var spill [3][expChains]Mem
 
 // signOf gives the sign bits of v, and v without them.
 func signOf(v VecVirtual) (sign, magnitude VecVirtual) {
@@ -150,28 +152,31 @@ func narrow(a, b VecVirtual) VecVirtual {
 	return whole
 }
 
-// inChains writes a function whose loops do four elements in each of many chains at a time, and in each of a few what is left.
-func inChains(name, signature string, body func() func(i Register, chains int)) {
+// inChains writes a function whose loops do four elements in each of so many chains at a time, and in each of a few what is left.
+func inChains(name, signature string, chains int, body func() func(i Register, chains int)) {
 	TEXT(name, 0, signature) // too much memory for a NOSPLIT
 	Doc(fmt.Sprintf("%s: see vectorFuncs.", name))
 	Pragma("noescape")
+	local, base := AllocLocal(32*len(spill)*chains+32), GP64() // aligned, since no vector should lie in two lines
+	LEAQ(local.Offset(31), base)
+	ANDQ(I8(-32), base)
 	for i := range spill {
-		for chain := range spill[i] {
-			spill[i][chain] = AllocLocal(32)
+		for chain := range chains {
+			spill[i][chain] = Mem{Base: base, Disp: 32 * (i*chains + chain)}
 		}
 	}
 	loop := body()
 	left, i := Load(Param("n"), GP64()), GP64()
 	XORQ(i, i)
-	SUBQ(Imm(4*manyChains), left)
+	SUBQ(Imm(uint64(4*chains)), left)
 	JL(LabelRef(name + "_rest"))
 	Label(name + "_many")
-	loop(i, manyChains)
-	ADDQ(Imm(4*manyChains), i)
-	SUBQ(Imm(4*manyChains), left)
+	loop(i, chains)
+	ADDQ(Imm(uint64(4*chains)), i)
+	SUBQ(Imm(uint64(4*chains)), left)
 	JGE(LabelRef(name + "_many"))
 	Label(name + "_rest")
-	ADDQ(Imm(4*manyChains), left)
+	ADDQ(Imm(uint64(4*chains)), left)
 	JE(LabelRef(name + "_done"))
 	Label(name + "_few")
 	loop(i, fewChains)
@@ -185,7 +190,7 @@ func exponentials() {
 	declare(4)
 
 	var acc VecVirtual
-	inChains("expSum", "func(out, x *float32, top float32, n int, lanes *float32)", func() func(Register, int) {
+	inChains("expSum", "func(out, x *float32, top float32, n int, lanes *float32)", expChains, func() func(Register, int) {
 		out, x, most := pointer("out"), pointer("x"), ymm()
 		VCVTPS2PD(broadcast("top").AsX(), most)
 		acc = ymm()
@@ -207,7 +212,7 @@ func exponentials() {
 	end()
 
 	function := func(name, signature string, f func() func(x func(chain int) VecVirtual, chains int) []VecVirtual) {
-		inChains(name, signature, func() func(Register, int) {
+		inChains(name, signature, tanhChains, func() func(Register, int) {
 			out, x, nan := pointer("out"), pointer("x"), theNaN()
 			results := f()
 			return func(i Register, chains int) {

@@ -35,10 +35,10 @@ func wideExps(v []VecVirtual) []VecVirtual {
 		VMINPD(v[i], top, v[i]) // a NaN comes through
 		VMAXPD(v[i], bottom, v[i])
 		VMULPD_BCST(constant(log2E), v[i], k[i])
-		VRNDSCALEPD(Imm(8), k[i], k[i]) // to nearest even
-		VMULPD_BCST(constant(ln2Hi), k[i], t)
-		VSUBPD(t, v[i], v[i])
-		VMULPD_BCST(constant(ln2Lo), k[i], t)
+		VADDPD_BCST(constant(integer), k[i], k[i]) // to nearest even
+		VSUBPD_BCST(constant(integer), k[i], t)
+		VFNMADD231PD_BCST(constant(ln2Hi), t, v[i]) // the product is exact
+		VMULPD_BCST(constant(ln2Lo), t, t)
 		VSUBPD(t, v[i], v[i])
 		VBROADCASTSD(constant(expSeries[0]), p[i])
 	}
@@ -49,9 +49,8 @@ func wideExps(v []VecVirtual) []VecVirtual {
 		}
 	}
 	for i := range p {
-		VADDPD_BCST(constant(exponent), k[i], k[i])
 		VPSLLQ(Imm(52), k[i], k[i])
-		VMULPD(k[i], p[i], p[i])
+		VPADDQ(k[i], p[i], p[i]) // to the exponent
 	}
 	return p
 }

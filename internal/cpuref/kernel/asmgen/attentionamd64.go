@@ -1,0 +1,266 @@
+package main
+
+import (
+	"fmt"
+
+	. "github.com/mmcloughlin/avo/build"
+	. "github.com/mmcloughlin/avo/operand"
+	. "github.com/mmcloughlin/avo/reg"
+)
+
+// scoreKeys walks four rows of keys at once, far apart, so that memory serves four streams. Up to three of a KV head's queries are
+// multiplied with its four keys at a time: twelve sums from seven loads. Memory is told what will be needed beyond the end of a page, where it
+// does not look by itself.
+func scoreKeys() {
+	const name, page = "scoreKeys", 4096
+	TEXT(name, NOSPLIT, "func(k *float32, gap, far int, q *float32, heads, group, dim int, scale float32, y *float32, ldy, skip, n int)")
+	Doc(name + ": see scoreKeysFunc.")
+	Pragma("noescape")
+	key := spaced(pointer("k"), pointer("far"), 4)
+	dim := pointer("dim")
+	q, y, heads, left, i := GP64(), GP64(), GP64(), GP64(), GP64()
+
+	Label(name + "_row")
+	Load(Param("q"), q)
+	Load(Param("y"), y)
+	Load(Param("heads"), heads)
+	Label(name + "_head")
+	Load(Param("group"), left)
+	JMP(LabelRef(name + "_test"))
+	for queries := 3; queries > 0; queries-- {
+		part := fmt.Sprintf("%s_%d", name, queries)
+		Label(part)
+		query := []Register{q}
+		for r := 1; r < queries; r++ {
+			query = append(query, GP64())
+			LEAQ(at(q, dim, 4*r, 0), query[r])
+		}
+		acc := make([]VecVirtual, 4*queries)
+		for a := range acc {
+			acc[a] = ymm()
+			zero(acc[a])
+		}
+		sumLoop(part, i, dim, 8, func(u int) {
+			var x [3]VecVirtual
+			for r := range query {
+				x[r] = ymm()
+				VMOVUPS(at(query[r], i, 4, 8*u), x[r])
+			}
+			for c := range key {
+				if queries == 3 && u%2 == 0 { // what is less work has no need of it
+					PREFETCHT1(at(key[c], i, 4, 8*u).Offset(page))
+				}
+				if queries == 1 {
+					VFMADD231PS(at(key[c], i, 4, 8*u), x[0], acc[c])
+					continue
+				}
+				k := ymm()
+				VMOVUPS(at(key[c], i, 4, 8*u), k)
+				for r := range query {
+					VFMADD231PS(k, x[r], acc[4*r+c])
+				}
+			}
+		})
+		for r := range query {
+			sums, scale := neighbours(acc[4*r], acc[4*r+1], acc[4*r+2], acc[4*r+3]), XMM()
+			VBROADCASTSS(argument("scale"), scale)
+			VMULPS(scale, sums, sums)
+			oneNaN(sums)
+			out := GP64()
+			MOVQ(y, out)
+			scatter(sums, out, argument("skip"))
+			ADDQ(argument("ldy"), y)
+		}
+		for range queries {
+			LEAQ(at(q, dim, 4, 0), q)
+		}
+		SUBQ(Imm(uint64(queries)), left)
+		if queries == 3 {
+			Label(name + "_test")
+			CMPQ(left, Imm(3))
+			JGE(LabelRef(part))
+			CMPQ(left, Imm(1))
+			JE(LabelRef(name + "_1"))
+			JL(LabelRef(name + "_next"))
+		} else {
+			JMP(LabelRef(name + "_next"))
+		}
+	}
+	Label(name + "_next")
+	for _, p := range key {
+		LEAQ(at(p, dim, 4, 0), p)
+	}
+	DECQ(heads)
+	JNE(LabelRef(name + "_head"))
+	for _, p := range key {
+		ADDQ(argument("gap"), p)
+	}
+	advance("y", 4)
+	DECQ(argument("n"))
+	JNE(LabelRef(name + "_row"))
+	end()
+}
+
+// weighted sums rows of v, each with its weight: eight lanes by row, eight columns at a time.
+func weighted() {
+	const name = "weightedSum"
+	TEXT(name, NOSPLIT, "func(v *float32, ldv int, p *float32, n int, y *float32, d int, lanes *float32, mode int)")
+	Doc("weightedSum: see weightedSumFunc.")
+	Pragma("noescape")
+	v, ldv := Load(Param("v"), GP64()), Load(Param("ldv"), GP64())
+	y, d := Load(Param("y"), GP64()), Load(Param("d"), GP64())
+	ldv3 := GP64()
+	LEAQ(Mem{Base: ldv, Index: ldv, Scale: 2}, ldv3)
+	low, high, p, left := GP64(), GP64(), GP64(), GP64()
+	row := func(r int) Mem {
+		base := low
+		if r >= 4 {
+			base = high
+		}
+		switch r % 4 {
+		case 1:
+			return Mem{Base: base, Index: ldv, Scale: 1}
+		case 2:
+			return Mem{Base: base, Index: ldv, Scale: 2}
+		case 3:
+			return Mem{Base: base, Index: ldv3, Scale: 1}
+		}
+		return Mem{Base: base}
+	}
+
+	Label(name + "_columns")
+	acc := make([]VecVirtual, 8)
+	for a := range acc {
+		acc[a] = ymm()
+	}
+	weight := ymm()
+	term := func(r int) {
+		VBROADCASTSS(Mem{Base: p, Disp: 4 * r}, weight)
+		VFMADD231PS(row(r), weight, acc[r])
+	}
+	lanesIn(name, acc)
+	MOVQ(v, low)
+	LEAQ(Mem{Base: v, Index: ldv, Scale: 4}, high)
+	Load(Param("p"), p)
+	Load(Param("n"), left)
+	JMP(LabelRef(name + "_test"))
+	Label(name + "_rows")
+	for r := range acc {
+		term(r)
+	}
+	LEAQ(Mem{Base: low, Index: ldv, Scale: 8}, low)
+	LEAQ(Mem{Base: high, Index: ldv, Scale: 8}, high)
+	ADDQ(Imm(32), p)
+	SUBQ(Imm(8), left)
+	Label(name + "_test")
+	CMPQ(left, Imm(8))
+	JGE(LabelRef(name + "_rows"))
+	TESTQ(left, left)
+	JE(LabelRef(name + "_whole"))
+	// The last rows, then the terms 0·0 that fill the eight.
+	for r := 0; r < 7; r++ {
+		term(r)
+		zero(weight)
+		CMPQ(left, Imm(uint64(r+1)))
+		JE(LabelRef(fmt.Sprintf("%s_pad%d", name, r+1)))
+	}
+	for r := 1; r < 8; r++ {
+		Label(fmt.Sprintf("%s_pad%d", name, r))
+		VADDPS(weight, acc[r], acc[r])
+	}
+	Label(name + "_whole")
+	lanesOut(name, name+"_next", acc)
+	for step := 1; step < 8; step *= 2 {
+		for a := 0; a < 8; a += 2 * step {
+			VADDPS(acc[a+step], acc[a], acc[a])
+		}
+	}
+	VCMPPS(Imm(3), acc[0], acc[0], acc[1])
+	VBLENDVPS(acc[1], theNaN(), acc[0], acc[0])
+	VMOVUPS(acc[0], Mem{Base: y})
+	Label(name + "_next")
+	advance("lanes", 32*8)
+	ADDQ(Imm(32), v)
+	ADDQ(Imm(32), y)
+	SUBQ(Imm(8), d)
+	JG(LabelRef(name + "_columns"))
+	VZEROUPPER()
+	RET()
+}
+
+// weigh adds rows of v to the lanes of several weighted sums at once, lane by lane: so many sums of so many times eight columns stay in registers.
+func weigh(name string, sums, columns int) {
+	TEXT(name, NOSPLIT, "func(v *float32, ldv int, p *float32, ldp, n int, lanes *float32, ldl, d, count, ahead int)")
+	Doc(fmt.Sprintf("%s: see weighFunc.", name))
+	Pragma("noescape")
+	v, ldv, n, ahead := pointer("v"), pointer("ldv"), pointer("n"), pointer("ahead")
+	strided := func(first, stride string) []Register {
+		rows := []Register{pointer(first)}
+		for r := 1; r < sums; r++ {
+			p := GP64()
+			MOVQ(rows[r-1], p)
+			ADDQ(argument(stride), p)
+			rows = append(rows, p)
+		}
+		return rows
+	}
+	p, lanes := strided("p", "ldp"), strided("lanes", "ldl")
+	acc, weight := make([]VecVirtual, sums*columns), make([]VecVirtual, sums)
+	for a := range acc {
+		acc[a] = ymm()
+	}
+	for s := range weight {
+		weight[s] = ymm()
+	}
+	kept := func(a int) Mem { return Mem{Base: lanes[a/columns], Disp: 256 * (a % columns)} }
+	row, lane, j := GP64(), GP64(), GP64()
+
+	Label(name + "_columns")
+	XORQ(lane, lane)
+	Label(name + "_lane")
+	for a := range acc {
+		VMOVUPS(kept(a), acc[a])
+	}
+	MOVQ(lane, row)
+	IMULQ(ldv, row)
+	ADDQ(v, row)
+	MOVQ(lane, j)
+	Label(name + "_row")
+	PREFETCHT1(Mem{Base: row, Index: ahead, Scale: 1})
+	for s := range weight {
+		VBROADCASTSS(at(p[s], j, 4, 0), weight[s])
+	}
+	for c := range columns {
+		if sums == 1 {
+			VFMADD231PS(Mem{Base: row, Disp: 32 * c}, weight[0], acc[c])
+			continue
+		}
+		value := ymm()
+		VMOVUPS(Mem{Base: row, Disp: 32 * c}, value)
+		for s := range weight {
+			VFMADD231PS(value, weight[s], acc[s*columns+c])
+		}
+	}
+	LEAQ(Mem{Base: row, Index: ldv, Scale: 8}, row)
+	ADDQ(Imm(8), j)
+	CMPQ(j, n)
+	JLT(LabelRef(name + "_row"))
+	for a := range acc {
+		VMOVUPS(acc[a], kept(a))
+	}
+	for _, l := range lanes {
+		ADDQ(Imm(32), l)
+	}
+	INCQ(lane)
+	CMPQ(lane, argument("count"))
+	JLT(LabelRef(name + "_lane"))
+	ADDQ(U32(uint32(32*columns)), v)
+	SHLQ(Imm(5), lane)
+	for _, l := range lanes {
+		SUBQ(lane, l)
+		ADDQ(U32(uint32(256*columns)), l)
+	}
+	SUBQ(U32(uint32(8*columns)), argument("d"))
+	JG(LabelRef(name + "_columns"))
+	end()
+}
