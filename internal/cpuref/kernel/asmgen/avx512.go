@@ -472,8 +472,8 @@ func weighWide() {
 	MOVQ(lane, j)
 	Label(name + "_row")
 	values := spare[:columns]
-	PREFETCHT1(Mem{Base: row, Index: ahead, Scale: 1})
 	for c, v := range values {
+		PREFETCHT1(Mem{Base: row, Index: ahead, Scale: 1, Disp: 64 * c})
 		VMOVUPS(Mem{Base: row, Disp: 64 * c}, v)
 	}
 	for s := range sums {
