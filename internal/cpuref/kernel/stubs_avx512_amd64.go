@@ -39,6 +39,11 @@ func tileVNNI(x *int8, ldx int, w *byte, ldw int, k int, sum *int32, ld int, n i
 //go:noescape
 func weighSix(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int, count int, ahead int)
 
+// weighFour: see weighFunc.
+//
+//go:noescape
+func weighFour(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int, count int, ahead int)
+
 // expSumWide: see vectorFuncs.
 //
 //go:noescape

@@ -26,7 +26,8 @@ func avx512() {
 	DATA(0, U32(0x80808080))
 	rowsVNNI()
 	tileVNNI()
-	weighWide()
+	weighWide("weighSix", 6)
+	weighWide("weighFour", 4)
 	wideExponentials()
 	Generate()
 }
@@ -428,9 +429,9 @@ func tileVNNI() {
 	end()
 }
 
-// weighWide adds rows of v to the lanes of 6 weighted sums of 64 columns at once, as weigh does.
-func weighWide() {
-	const name, sums, columns = "weighSix", 6, 4
+// weighWide adds rows of v to the lanes of so many weighted sums of 64 columns at once, as weigh does.
+func weighWide(name string, sums int) {
+	const columns = 4
 	TEXT(name, NOSPLIT, "func(v *float32, ldv int, p *float32, ldp, n int, lanes *float32, ldl, d, count, ahead int)")
 	Doc(name + ": see weighFunc.")
 	Pragma("noescape")
