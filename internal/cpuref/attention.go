@@ -18,8 +18,7 @@ const (
 	valueBlock  = 64 // values that stay in a core's cache while all heads and tokens sum them
 	valueTokens = 6
 	columnBlock = 64
-	valueRows   = 256       // and, for a single token, that stay there,
-	cacheBlock  = 192 << 10 // but no more bytes
+	cacheBlock  = 384 << 10 // bytes of values that stay there for a single token
 )
 
 type scores struct {

@@ -21,7 +21,8 @@ func (b *Backend) context(o *engine.Context, out, in operands) {
 }
 
 // contextOfOne is a Context op of a single token at work. An item sums, for all heads, some of the lanes and some of the columns: it reads some of each
-// eight rows of the cache. Long pieces of memory come faster than short ones, so threads share the lanes rather than the columns.
+// eight rows of the cache, block by block, and each block comes from memory while the one before it is summed. Long pieces of memory come faster
+// than short ones, so threads share the lanes rather than the columns.
 type contextOfOne struct {
 	*Backend
 	o                    *engine.Context
@@ -46,7 +47,7 @@ func (b *Backend) contextOfOne(o *engine.Context, dest, v, p operand) {
 	}
 	*c = contextOfOne{Backend: b, o: o, v: v, p: p, keys: keys / lanes * lanes, lanes: lanes / share, sums: sums[:n]}
 	c.columns = blocks(blocks(width, threads/share), line) * line
-	c.rows = min(valueRows, max(1, cacheBlock/(4*4*c.lanes*c.columns))*4*lanes) // so that each lane has four streams of the same length
+	c.rows = max(1, cacheBlock/(4*4*c.lanes*c.columns)) * 4 * lanes // so that each lane has four streams of the same length
 	clear(c.sums)
 	b.pool.each(share*blocks(width, c.columns), o.Heads*keys*o.Dim, c)
 	for h := range o.Heads {
@@ -70,7 +71,9 @@ func (c *contextOfOne) item(_ *scratch, item int) {
 		if j+n < c.keys {
 			ahead = n
 		}
-		c.fetch(j, n, l0, l1, i0, i1)
+		if j == 0 {
+			c.fetch(n, l0, l1, i0, i1)
+		}
 		for i := i0; i < i1; {
 			kv, end := i/o.Dim, min(i1, (i/o.Dim+1)*o.Dim)
 			sums := kernel.Floats{Data: c.sums[(kv*group*o.Dim+i%o.Dim)*lanes:], Stride: o.Dim * lanes}
@@ -82,15 +85,15 @@ func (c *contextOfOne) item(_ *scratch, item int) {
 	}
 }
 
-// fetch reads columns [i0, i1) of lanes [l0, l1) of rows [j, j+n) from memory, in the order that it likes.
-func (c *contextOfOne) fetch(j, n, l0, l1, i0, i1 int) {
+// fetch reads columns [i0, i1) of lanes [l0, l1) of the first n rows, before which there is nothing to sum.
+func (c *contextOfOne) fetch(n, l0, l1, i0, i1 int) {
 	stride := 4 * c.v.Stride
 	if i1-i0 == c.v.Stride {
-		c.kernels.Fetch(c.v.from(j+l0, 0), lanes*stride, n/lanes, (l1-l0)*stride)
+		c.kernels.Fetch(c.v.from(l0, 0), lanes*stride, n/lanes, (l1-l0)*stride)
 		return
 	}
 	for l := l0; l < l1; l++ {
-		c.kernels.Fetch(c.v.from(j+l, i0), lanes*stride, n/lanes, 4*(i1-i0))
+		c.kernels.Fetch(c.v.from(l, i0), lanes*stride, n/lanes, 4*(i1-i0))
 	}
 }
 

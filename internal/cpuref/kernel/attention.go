@@ -40,8 +40,8 @@ func (s *Set) WeightedSum(y, p []float32, v Floats, part []float32, first, last 
 }
 
 // Weigh goes on with lanes [from, to) of several weighted sums of the same values, d columns of the first n rows of v, both a multiple of 8;
-// WeightedSum ends them. Sum s has its weights in row s of p, and row s of part is its part of WeightedSum. What lies ahead rows after the values
-// will be needed next: the memory is told so.
+// WeightedSum ends them. Sum s has its weights in row s of p, and row s of part is its part of WeightedSum. The values that lie ahead rows after these
+// come from memory meanwhile, if it is not 0.
 func (s *Set) Weigh(part, p Floats, sums int, v Floats, n, d, from, to, ahead int) {
 	if n%lanes != 0 || d%lanes != 0 || from < 0 || from > to || to > lanes ||
 		sums > 0 && n > 0 && (len(part.Data) < (sums-1)*part.Stride+lanes*d || len(p.Data) < (sums-1)*p.Stride+n || len(v.Data) < (n-1)*v.Stride+d) {
@@ -74,8 +74,8 @@ func (w weighing) rectangle(k, s0, s1, i0, i1 int) {
 	w.rectangle(k+1, s, s1, i0, i1)
 }
 
-// Fetch reads n bytes of each of so many rows in four streams, each stride bytes after the other: they will be used soon, and in an order that memory does not
-// serve as well.
+// Fetch reads n bytes of each of so many rows, stride bytes apart, in four streams: they will be used soon, and in an order that memory does not serve
+// as well.
 func (s *Set) Fetch(data []byte, stride, rows, n int) {
 	if rows <= 0 || n <= 0 {
 		return

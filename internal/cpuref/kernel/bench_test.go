@@ -178,14 +178,15 @@ func BenchmarkValues(b *testing.B) {
 		part := make([]float32, lanes*group*kvWidth)
 		for _, s := range Sets() {
 			b.Run(fmt.Sprintf("%d heads/%s", group, s.Name), func(b *testing.B) {
-				const block = 256 // as the backend's
+				const block = 512 // as the backend's
 				cold(b, data, benchKeys*kvWidth*4, func(at int) {
+					s.Fetch(data[at:], 4*kvWidth, block, 4*kvWidth)
 					for j := 0; j < benchKeys; j += block {
-						v := data[at+4*j*kvWidth:]
-						s.Fetch(v, 4*kvWidth, block, 4*kvWidth)
+						ahead := min(block, benchKeys-block-j)
 						for h := range kvHeads {
 							sums := Floats{part[h*group*lanes*headDim:], lanes * headDim}
-							s.Weigh(sums, Floats{p[j:], 0}, group, Floats{FloatsOf(v[4*h*headDim:]), kvWidth}, block, headDim, 0, lanes, block)
+							v := Floats{FloatsOf(data[at+4*(j*kvWidth+h*headDim):]), kvWidth}
+							s.Weigh(sums, Floats{p[j:], 0}, group, v, block, headDim, 0, lanes, ahead)
 						}
 					}
 				})

@@ -59,7 +59,7 @@ type weightedSumFunc func(v *float32, ldv int, p *float32, n int, y *float32, d 
 
 // weighFunc adds n rows of d floats to count of the lanes of several weighted sums, those of sum s with weights from p[s·ldp] on to lanes[s·ldl], which are as
 // weightedSumFunc leaves them. n is a positive multiple of 8, d one of the columns that the function does at once. ldv, ldp and ldl are bytes,
-// as is ahead: what lies so far after the values is moved towards the core, as much of it as memory may give meanwhile.
+// as is ahead: what lies so far after the values is asked of memory meanwhile, and need not exist.
 type weighFunc func(v *float32, ldv int, p *float32, ldp, n int, lanes *float32, ldl, d, count, ahead int)
 
 // weigher is a weighFunc with what it does at once.

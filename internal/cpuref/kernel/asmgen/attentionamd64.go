@@ -226,7 +226,9 @@ func weigh(name string, sums, columns int) {
 	ADDQ(v, row)
 	MOVQ(lane, j)
 	Label(name + "_row")
-	PREFETCHT1(Mem{Base: row, Index: ahead, Scale: 1})
+	for c := 0; c < columns; c += 2 {
+		PREFETCHT1(Mem{Base: row, Index: ahead, Scale: 1, Disp: 32 * c})
+	}
 	for s := range weight {
 		VBROADCASTSS(at(p[s], j, 4, 0), weight[s])
 	}

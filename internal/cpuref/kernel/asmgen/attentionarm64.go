@@ -188,7 +188,9 @@ func (a *arm) weigh(name string, sums, columns int) {
 	a.p("SUB R11, R4, R14")
 	a.label(name + "_row")
 	a.p("ADD R17, R12, R15")
-	a.p("PRFM (R15), PLDL2KEEP")
+	for c := 0; c < columns; c += 2 {
+		a.p("PRFM %d(R15), PLDL2KEEP", 32*c)
+	}
 	a.p("MOVD R13, R15")
 	for s := range sums {
 		a.p("VLD1R (R15), [V%d.S4]", weight+s)
