@@ -96,7 +96,9 @@ func (b *Backend) NewBuffer(d num.DType, n int) (engine.Buffer, error) {
 		return nil, fmt.Errorf("cpu: want %d bytes beside %d in use, the machine has %d", n*d.Size(), b.used, all)
 	}
 	b.used += uint64(n * d.Size())
-	return &buffer{b, d, make([]byte, n*d.Size())}, nil
+	data := make([]byte, n*d.Size())
+	largePages(data)
+	return &buffer{b, d, data}, nil
 }
 
 // Upload gives the tensor's bytes where they lie.

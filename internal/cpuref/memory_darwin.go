@@ -10,3 +10,6 @@ func machineMemory() uint64 {
 	}
 	return size
 }
+
+// largePages: macOS has no such advice.
+func largePages([]byte) {}
