@@ -137,7 +137,7 @@ func genericRows(d num.DType) dotRowsFunc {
 }
 
 func genericTile(d num.DType) dotTileFunc {
-	return func(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy, n int, kept *float32, mode int) {
+	return func(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy, n int, kept *float32, mode int, _ *byte) {
 		var l [4 * 3][lanes]float32
 		for i := range n {
 			for a := range l {

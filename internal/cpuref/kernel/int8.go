@@ -90,8 +90,10 @@ func (s *Set) QuantizedProduct(t *Temp, out Floats, x Quantized, rows int, w Mat
 			clear(sums(out, m, w.Rows))
 		}
 	case tiler != nil:
+		ahead := w.ahead()
 		t.tile(tiler, rows, w.Rows, whole, func(m, n, k, columns, count int, kept *float32, mode int) {
-			tiler.int8(&x.Data[m*x.Stride+k], x.Stride, &w.Data[n*w.Stride+k], w.Stride, columns, &sums(out, m, w.Rows)[n], 4*out.Stride, count, kept, mode, &t.x16[0])
+			tiler.int8(&x.Data[m*x.Stride+k], x.Stride, &w.Data[n*w.Stride+k], w.Stride, columns, &sums(out, m, w.Rows)[n], 4*out.Stride, count, kept, mode, &t.x16[0],
+				ahead.take(tiler.rows*columns, rows*whole))
 		})
 	default:
 		quarter := w.Rows / 4
@@ -156,7 +158,7 @@ var genericInt8 = int8Funcs{
 	},
 }
 
-func genericTileInt8(x *int8, ldx int, w *byte, ldw, k int, sum *int32, ld, n int, kept *float32, mode int, _ *int16) {
+func genericTileInt8(x *int8, ldx int, w *byte, ldw, k int, sum *int32, ld, n int, kept *float32, mode int, _ *int16, _ *byte) {
 	for i := range 3 * n {
 		for m := range 4 {
 			c := dotInt8(unsafe.Slice(move(x, m*ldx), k), unsafe.Slice(move(w, i*ldw), k))

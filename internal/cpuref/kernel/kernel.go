@@ -35,11 +35,11 @@ const (
 type dotRowsFunc func(w *byte, near, far int, scale, x *float32, k int, y *float32, skip, n int, lanes *float32, mode int)
 
 // dotTileFunc multiplies rows of x by n times as many rows of weights as the tiler has: y[m·ldy + i] = dot(w[i·ldw], x[m·ldx]). The strides
-// are bytes. k is a multiple of 8. lanes holds 8 for each sum, tile by tile.
-type dotTileFunc func(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy, n int, lanes *float32, mode int)
+// are bytes. k is a multiple of 8. lanes holds 8 for each sum, tile by tile. What lies ahead may be asked of memory meanwhile.
+type dotTileFunc func(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy, n int, lanes *float32, mode int, ahead *byte)
 
 // tileInt8Func is a dotTileFunc for int8 by int8; k is a multiple of 16, and lanes are int32. wide is room for 4·k.
-type tileInt8Func func(x *int8, ldx int, w *byte, ldw, k int, sum *int32, ld, n int, lanes *float32, mode int, wide *int16)
+type tileInt8Func func(x *int8, ldx int, w *byte, ldw, k int, sum *int32, ld, n int, lanes *float32, mode int, wide *int16, ahead *byte)
 
 // tiler multiplies so many rows of x by so many rows of weights at once.
 type tiler struct {

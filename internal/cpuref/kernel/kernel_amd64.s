@@ -634,9 +634,9 @@ dotRowsI8_next:
 	VZEROUPPER
 	RET
 
-// func dotTileF32(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int)
+// func dotTileF32(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int, ahead *byte)
 // Requires: AVX, FMA3
-TEXT ·dotTileF32(SB), NOSPLIT, $0-88
+TEXT ·dotTileF32(SB), NOSPLIT, $0-96
 	MOVQ x+0(FP), AX
 	MOVQ ldx+8(FP), CX
 	LEAQ (AX)(CX*1), DX
@@ -898,9 +898,9 @@ dotTileF32_next:
 	VZEROUPPER
 	RET
 
-// func dotTileF16(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int)
+// func dotTileF16(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int, ahead *byte)
 // Requires: AVX, F16C, FMA3
-TEXT ·dotTileF16(SB), NOSPLIT, $0-88
+TEXT ·dotTileF16(SB), NOSPLIT, $0-96
 	MOVQ x+0(FP), AX
 	MOVQ ldx+8(FP), CX
 	LEAQ (AX)(CX*1), DX
@@ -1162,9 +1162,9 @@ dotTileF16_next:
 	VZEROUPPER
 	RET
 
-// func dotTileBF16(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int)
+// func dotTileBF16(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int, ahead *byte)
 // Requires: AVX, AVX2, FMA3
-TEXT ·dotTileBF16(SB), NOSPLIT, $0-88
+TEXT ·dotTileBF16(SB), NOSPLIT, $0-96
 	MOVQ x+0(FP), AX
 	MOVQ ldx+8(FP), CX
 	LEAQ (AX)(CX*1), DX
@@ -1441,9 +1441,9 @@ dotTileBF16_next:
 	VZEROUPPER
 	RET
 
-// func dotTileI8(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int)
+// func dotTileI8(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int, ahead *byte)
 // Requires: AVX, AVX2, FMA3
-TEXT ·dotTileI8(SB), NOSPLIT, $96-88
+TEXT ·dotTileI8(SB), NOSPLIT, $96-96
 	MOVQ x+0(FP), AX
 	MOVQ ldx+8(FP), CX
 	LEAQ (AX)(CX*1), DX
@@ -1871,9 +1871,9 @@ rowsInt8_short_test:
 	VZEROUPPER
 	RET
 
-// func tileInt8(x *int8, ldx int, w *byte, ldw int, k int, sum *int32, ld int, n int, lanes *float32, mode int, wide *int16)
+// func tileInt8(x *int8, ldx int, w *byte, ldw int, k int, sum *int32, ld int, n int, lanes *float32, mode int, wide *int16, ahead *byte)
 // Requires: AVX, AVX2
-TEXT ·tileInt8(SB), NOSPLIT, $0-88
+TEXT ·tileInt8(SB), NOSPLIT, $0-96
 	MOVQ k+32(FP), AX
 	MOVQ wide+80(FP), CX
 	MOVQ x+0(FP), BX

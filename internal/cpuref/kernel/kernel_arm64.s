@@ -654,8 +654,8 @@ dotRowsI8_next:
 	BNE dotRowsI8_row
 	RET
 
-// func dotTileF32(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int)
-TEXT ·dotTileF32(SB), NOSPLIT, $0-88
+// func dotTileF32(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int, ahead *byte)
+TEXT ·dotTileF32(SB), NOSPLIT, $0-96
 	MOVD x+0(FP), R0
 	MOVD ldx+8(FP), R14
 	MOVD w+16(FP), R4
@@ -906,8 +906,8 @@ dotTileF32_next:
 	BNE dotTileF32_tile
 	RET
 
-// func dotTileF16(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int)
-TEXT ·dotTileF16(SB), NOSPLIT, $0-88
+// func dotTileF16(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int, ahead *byte)
+TEXT ·dotTileF16(SB), NOSPLIT, $0-96
 	MOVD x+0(FP), R0
 	MOVD ldx+8(FP), R14
 	MOVD w+16(FP), R4
@@ -1176,8 +1176,8 @@ dotTileF16_next:
 	BNE dotTileF16_tile
 	RET
 
-// func dotTileBF16(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int)
-TEXT ·dotTileBF16(SB), NOSPLIT, $0-88
+// func dotTileBF16(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int, ahead *byte)
+TEXT ·dotTileBF16(SB), NOSPLIT, $0-96
 	MOVD x+0(FP), R0
 	MOVD ldx+8(FP), R14
 	MOVD w+16(FP), R4
@@ -1446,8 +1446,8 @@ dotTileBF16_next:
 	BNE dotTileBF16_tile
 	RET
 
-// func dotTileI8(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int)
-TEXT ·dotTileI8(SB), NOSPLIT, $0-88
+// func dotTileI8(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int, ahead *byte)
+TEXT ·dotTileI8(SB), NOSPLIT, $0-96
 	MOVD x+0(FP), R0
 	MOVD ldx+8(FP), R14
 	MOVD w+16(FP), R4
@@ -1874,8 +1874,8 @@ rowsInt8_done:
 	BNE rowsInt8_row
 	RET
 
-// func tileInt8(x *int8, ldx int, w *byte, ldw int, k int, sum *int32, ld int, n int, lanes *float32, mode int, wide *int16)
-TEXT ·tileInt8(SB), NOSPLIT, $0-88
+// func tileInt8(x *int8, ldx int, w *byte, ldw int, k int, sum *int32, ld int, n int, lanes *float32, mode int, wide *int16, ahead *byte)
+TEXT ·tileInt8(SB), NOSPLIT, $0-96
 	MOVD x+0(FP), R0
 	MOVD ldx+8(FP), R14
 	MOVD w+16(FP), R4
@@ -2186,8 +2186,8 @@ rowsInt8Dot_done:
 	BNE rowsInt8Dot_row
 	RET
 
-// func tileInt8Dot(x *int8, ldx int, w *byte, ldw int, k int, sum *int32, ld int, n int, lanes *float32, mode int, wide *int16)
-TEXT ·tileInt8Dot(SB), NOSPLIT, $0-88
+// func tileInt8Dot(x *int8, ldx int, w *byte, ldw int, k int, sum *int32, ld int, n int, lanes *float32, mode int, wide *int16, ahead *byte)
+TEXT ·tileInt8Dot(SB), NOSPLIT, $0-96
 	MOVD x+0(FP), R0
 	MOVD ldx+8(FP), R14
 	MOVD w+16(FP), R4

@@ -9,7 +9,7 @@ import (
 
 // Matrix is rows of weights where they lie in memory, without any alignment.
 type Matrix struct {
-	Data       []byte
+	Data       []byte    // of these rows, and perhaps of others behind them that will be used soon
 	DType      num.DType // float32, float16, bfloat16 or int8
 	Rows, Cols int
 	Stride     int       // bytes from row to row
@@ -132,11 +132,29 @@ func (s *Set) tiler(rows, weights int) *tiler {
 }
 
 func (tiler *tiler) tiles(t *Temp, out, x Floats, rows int, w Matrix) {
-	size := w.DType.Size()
+	size, ahead := w.DType.Size(), w.ahead()
 	t.tile(tiler, rows, w.Rows, w.Cols, func(m, n, k, columns, count int, kept *float32, mode int) {
 		tiler.dot[w.DType](&x.Data[m*x.Stride+k], 4*x.Stride, &w.Data[n*w.Stride+k*size], w.Stride, move(unsafe.SliceData(w.Scale), 4*n),
-			columns, &out.Data[m*out.Stride+n], 4*out.Stride, count, kept, mode)
+			columns, &out.Data[m*out.Stride+n], 4*out.Stride, count, kept, mode, ahead.take(tiler.rows*columns, rows*w.Cols))
 	})
+}
+
+// ahead is memory that will be needed next: as much as w, behind it.
+type ahead struct {
+	data []byte
+	done float64 // of it
+}
+
+func (w Matrix) ahead() ahead {
+	end := min(len(w.Data)-1, w.Rows*w.Stride)
+	return ahead{data: w.Data[end:min(len(w.Data), 2*end+1)]}
+}
+
+// take gives where the next part of it begins, of so many parts of all.
+func (a *ahead) take(part, all int) *byte {
+	at := &a.data[min(len(a.data)-1, int(a.done*float64(len(a.data))))]
+	a.done += float64(part) / float64(all)
+	return at
 }
 
 // tile cuts a product into calls of run, for a tile's rows of x from m on, count tiles of weights from n on, and columns [k, k+columns). kept has their

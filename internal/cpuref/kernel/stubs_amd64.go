@@ -27,22 +27,22 @@ func dotRowsI8(w *byte, near int, far int, scale *float32, x *float32, k int, y 
 // dotTileF32: see dotTileFunc.
 //
 //go:noescape
-func dotTileF32(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int)
+func dotTileF32(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int, ahead *byte)
 
 // dotTileF16: see dotTileFunc.
 //
 //go:noescape
-func dotTileF16(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int)
+func dotTileF16(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int, ahead *byte)
 
 // dotTileBF16: see dotTileFunc.
 //
 //go:noescape
-func dotTileBF16(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int)
+func dotTileBF16(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int, ahead *byte)
 
 // dotTileI8: see dotTileFunc.
 //
 //go:noescape
-func dotTileI8(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int)
+func dotTileI8(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int, ahead *byte)
 
 // rowsInt8: see int8Funcs.
 //
@@ -52,7 +52,7 @@ func rowsInt8(w *byte, near int, far int, x *int8, k int, sum *int32, skip int, 
 // tileInt8: see int8Funcs.
 //
 //go:noescape
-func tileInt8(x *int8, ldx int, w *byte, ldw int, k int, sum *int32, ld int, n int, lanes *float32, mode int, wide *int16)
+func tileInt8(x *int8, ldx int, w *byte, ldw int, k int, sum *int32, ld int, n int, lanes *float32, mode int, wide *int16, ahead *byte)
 
 // magnitude: see vectorFuncs.
 //

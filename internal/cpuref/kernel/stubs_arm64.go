@@ -17,28 +17,28 @@ func dotRowsBF16(w *byte, near int, far int, scale *float32, x *float32, k int, 
 func dotRowsI8(w *byte, near int, far int, scale *float32, x *float32, k int, y *float32, skip int, n int, lanes *float32, mode int)
 
 //go:noescape
-func dotTileF32(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int)
+func dotTileF32(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int, ahead *byte)
 
 //go:noescape
-func dotTileF16(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int)
+func dotTileF16(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int, ahead *byte)
 
 //go:noescape
-func dotTileBF16(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int)
+func dotTileBF16(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int, ahead *byte)
 
 //go:noescape
-func dotTileI8(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int)
+func dotTileI8(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int, ahead *byte)
 
 //go:noescape
 func rowsInt8(w *byte, near int, far int, x *int8, k int, sum *int32, skip int, n int)
 
 //go:noescape
-func tileInt8(x *int8, ldx int, w *byte, ldw int, k int, sum *int32, ld int, n int, lanes *float32, mode int, wide *int16)
+func tileInt8(x *int8, ldx int, w *byte, ldw int, k int, sum *int32, ld int, n int, lanes *float32, mode int, wide *int16, ahead *byte)
 
 //go:noescape
 func rowsInt8Dot(w *byte, near int, far int, x *int8, k int, sum *int32, skip int, n int)
 
 //go:noescape
-func tileInt8Dot(x *int8, ldx int, w *byte, ldw int, k int, sum *int32, ld int, n int, lanes *float32, mode int, wide *int16)
+func tileInt8Dot(x *int8, ldx int, w *byte, ldw int, k int, sum *int32, ld int, n int, lanes *float32, mode int, wide *int16, ahead *byte)
 
 //go:noescape
 func magnitude(x *float32, n int, lanes *float32)

@@ -7,22 +7,22 @@ package kernel
 // wideTileF32: see dotTileFunc.
 //
 //go:noescape
-func wideTileF32(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int)
+func wideTileF32(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int, ahead *byte)
 
 // wideTileF16: see dotTileFunc.
 //
 //go:noescape
-func wideTileF16(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int)
+func wideTileF16(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int, ahead *byte)
 
 // wideTileBF16: see dotTileFunc.
 //
 //go:noescape
-func wideTileBF16(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int)
+func wideTileBF16(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int, ahead *byte)
 
 // wideTileI8: see dotTileFunc.
 //
 //go:noescape
-func wideTileI8(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int)
+func wideTileI8(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy int, n int, lanes *float32, mode int, ahead *byte)
 
 // rowsVNNI: see int8Funcs.
 //
@@ -32,7 +32,7 @@ func rowsVNNI(w *byte, near int, far int, x *int8, k int, sum *int32, skip int, 
 // tileVNNI: see tileInt8Func.
 //
 //go:noescape
-func tileVNNI(x *int8, ldx int, w *byte, ldw int, k int, sum *int32, ld int, n int, lanes *float32, mode int, wide *int16)
+func tileVNNI(x *int8, ldx int, w *byte, ldw int, k int, sum *int32, ld int, n int, lanes *float32, mode int, wide *int16, ahead *byte)
 
 // weighSix: see weighFunc.
 //

@@ -249,11 +249,16 @@ func dotRows(t elem) {
 	RET()
 }
 
+const (
+	dotTileSignature  = "func(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy, n int, lanes *float32, mode int, ahead *byte)"
+	tileInt8Signature = "func(x *int8, ldx int, w *byte, ldw, k int, sum *int32, ld, n int, lanes *float32, mode int, wide *int16, ahead *byte)"
+)
+
 // dotTile multiplies four rows of x by n·3 rows of w: twelve sums at a time, from seven loads.
 func dotTile(t elem) {
 	const M, N = 4, 3
 	name := "dotTile" + t.name
-	TEXT(name, NOSPLIT, "func(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy, n int, lanes *float32, mode int)")
+	TEXT(name, NOSPLIT, dotTileSignature)
 	Doc(fmt.Sprintf("%s: see dotTileFunc.", name))
 	Pragma("noescape")
 	xr := spaced(Load(Param("x"), GP64()), Load(Param("ldx"), GP64()), M)

@@ -262,7 +262,7 @@ func (a *arm) dotTile(t elem) {
 	const M, N, w, scale, x = 4, 3, 24, 30, 31
 	name := "dotTile" + t.name
 	a.function(name, "x *float32", "ldx int", "w *byte", "ldw int", "scale *float32",
-		"k int", "y *float32", "ldy int", "n int", "lanes *float32", "mode int")
+		"k int", "y *float32", "ldy int", "n int", "lanes *float32", "mode int", "ahead *byte")
 	a.args("x R0", "ldx R14", "w R4", "ldw R7", "k R8", "y R9", "ldy R10", "n R11", "lanes R12", "mode R13", "scale R20")
 	xs, ws := []string{"R0", "R1", "R2", "R3"}, []string{"R4", "R5", "R6"}
 	a.spaced("R14", xs)

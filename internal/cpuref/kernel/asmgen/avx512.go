@@ -111,10 +111,10 @@ func steps(name string, count Register, pointers []Register, bytes []int, body f
 // wideTile multiplies 6 rows of x by n·8 rows of w. Row r of w shares its registers with row r+4.
 func wideTile(t elem) {
 	name := "wideTile" + t.name
-	TEXT(name, NOSPLIT, "func(x *float32, ldx int, w *byte, ldw int, scale *float32, k int, y *float32, ldy, n int, lanes *float32, mode int)")
+	TEXT(name, NOSPLIT, dotTileSignature)
 	Doc(fmt.Sprintf("%s: see dotTileFunc.", name))
 	Pragma("noescape")
-	ldx, ldw := pointer("ldx"), pointer("ldw")
+	ldx, ldw, ahead := pointer("ldx"), pointer("ldw"), pointer("ahead")
 	ldw3 := tripled(ldw)
 	var scale Mem
 	if t.name == "I8" {
@@ -148,6 +148,9 @@ func wideTile(t elem) {
 	count := pointer("k")
 	SHRQ(Imm(3), count)
 	steps(name+"_sums", count, []Register{x, x3, w, w4}, []int{32, 32, 8 * t.size, 8 * t.size}, func(u int) {
+		if u == 0 {
+			ask(ahead)
+		}
 		weights, from := spare[:4], 8*t.size*u
 		for r, v := range weights {
 			rows := [2]Mem{rows4(w, ldw, ldw3, r, from), rows4(w4, ldw, ldw3, r, from)}
@@ -191,6 +194,12 @@ func wideTile(t elem) {
 
 // halved is the numbers from 0 to 31, halved.
 var halved Mem
+
+// ask asks memory for the next line of what will be needed, so seldom that it does not wait.
+func ask(ahead Register) {
+	PREFETCHT1(Mem{Base: ahead})
+	ADDQ(Imm(64), ahead)
+}
 
 // nextRows moves a pointer among the arguments by 4 or 8 rows.
 func nextRows(param string, stride Register, rows int) {
@@ -326,13 +335,13 @@ func rowsVNNI() {
 // tileVNNI multiplies 6 rows of x by n·8 rows of w, four of them at a time.
 func tileVNNI() {
 	const name = "tileVNNI"
-	TEXT(name, NOSPLIT, "func(x *int8, ldx int, w *byte, ldw, k int, sum *int32, ld, n int, lanes *float32, mode int, wide *int16)")
+	TEXT(name, NOSPLIT, tileInt8Signature)
 	Doc(name + ": see tileInt8Func.")
 	Pragma("noescape")
 	flip := spare[7]
 	VPBROADCASTD(flipped, flip)
 	first := AllocLocal(64 * wideRows)
-	ldx, ldw, k := pointer("ldx"), pointer("ldw"), pointer("k")
+	ldx, ldw, k, ahead := pointer("ldx"), pointer("ldw"), pointer("k"), pointer("ahead")
 	ldw3, w, x, x3 := tripled(ldw), GP64(), GP64(), GP64()
 	row := func(m int) Mem {
 		if m >= 3 {
@@ -369,6 +378,7 @@ func tileVNNI() {
 	toRows()
 	Load(Param("w"), w)
 	inBytes(name, k, []Register{x, x3, w}, func(tail bool) {
+		ask(ahead)
 		weights := spare[:4]
 		for r, v := range weights {
 			masked(tail, rows4(w, ldw, ldw3, r, 0), v)

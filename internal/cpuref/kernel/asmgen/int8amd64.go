@@ -119,7 +119,7 @@ func rowsInt8() {
 // after the other.
 func tileInt8() {
 	const name, M, N = "tileInt8", 4, 3
-	TEXT(name, NOSPLIT, "func(x *int8, ldx int, w *byte, ldw, k int, sum *int32, ld, n int, lanes *float32, mode int, wide *int16)")
+	TEXT(name, NOSPLIT, tileInt8Signature)
 	Doc(name + ": see int8Funcs.")
 	Pragma("noescape")
 	k, wide, i := Load(Param("k"), GP64()), Load(Param("wide"), GP64()), GP64()

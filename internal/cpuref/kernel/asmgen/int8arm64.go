@@ -125,7 +125,7 @@ func (a *arm) rowsInt8(dot bool) {
 func (a *arm) tileInt8(dot bool) {
 	const M, N, w, x, temp = 4, 3, 12, 15, 16
 	name := dotName("tileInt8", dot)
-	a.function(name, "x *int8", "ldx int", "w *byte", "ldw int", "k int", "sum *int32", "ld int", "n int", "lanes *float32", "mode int", "wide *int16")
+	a.function(name, "x *int8", "ldx int", "w *byte", "ldw int", "k int", "sum *int32", "ld int", "n int", "lanes *float32", "mode int", "wide *int16", "ahead *byte")
 	a.args("x R0", "ldx R14", "w R4", "ldw R7", "k R8", "sum R9", "ld R10", "n R11", "lanes R12", "mode R13")
 	xs, ws := []string{"R0", "R1", "R2", "R3"}, []string{"R4", "R5", "R6"}
 	a.spaced("R14", xs)
