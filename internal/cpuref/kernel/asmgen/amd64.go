@@ -263,7 +263,7 @@ func dotTile(t elem) {
 	Pragma("noescape")
 	xr := spaced(Load(Param("x"), GP64()), Load(Param("ldx"), GP64()), M)
 	w, ldw := Load(Param("w"), GP64()), Load(Param("ldw"), GP64())
-	k, n := Load(Param("k"), GP64()), Load(Param("n"), GP64())
+	k, n, ahead := Load(Param("k"), GP64()), Load(Param("n"), GP64()), Load(Param("ahead"), GP64())
 	i := GP64()
 	var scale Mem
 	if t.name == "I8" {
@@ -287,6 +287,9 @@ func dotTile(t elem) {
 	}
 	lanesIn(name, acc)
 	sumLoop(name, i, k, 8, func(u int) {
+		if u == 0 {
+			ask(ahead)
+		}
 		var wv [N]VecVirtual
 		for r := range wv {
 			wv[r] = ymm()

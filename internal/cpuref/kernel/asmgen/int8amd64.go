@@ -134,7 +134,7 @@ func tileInt8() {
 	ADDQ(Imm(16), i)
 	CMPQ(i, k)
 	JLT(LabelRef(name + "_widen"))
-	w, ldw, n := Load(Param("w"), GP64()), Load(Param("ldw"), GP64()), Load(Param("n"), GP64())
+	w, ldw, n, ahead := Load(Param("w"), GP64()), Load(Param("ldw"), GP64()), Load(Param("n"), GP64()), Load(Param("ahead"), GP64())
 
 	Label(name + "_tile")
 	wr := spaced(w, ldw, N)
@@ -144,6 +144,9 @@ func tileInt8() {
 	}
 	lanesIn(name, acc)
 	sumLoop(name, i, k, 16, func(u int) {
+		if u == 0 {
+			ask(ahead)
+		}
 		var wv [N]VecVirtual
 		for r := range wv {
 			wv[r] = ymm()
