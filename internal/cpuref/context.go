@@ -130,16 +130,18 @@ func (c *weighing) sum(s *scratch, sums []float32, j0, t0, t1, i0, i1 int) []flo
 	size, tokens := lanes*width, t1-t0
 	value := c.v.values(s, 2, j0, min(c.first+t1-1, j0+valueBlock), i0, i1-i0, width)
 	for g := range group {
-		for t := t0; t < t1; {
-			n, count := c.seen(t, j0), 1
-			if n == valueBlock {
-				count = t1 - t
-			}
-			n = n / lanes * lanes
-			weights := c.p.rows(s, 3, (kv*group+g)*rows+t, count, j0, n)
+		// add adds values [from, to) to the sums of count tokens from t on.
+		add := func(t, count, from, to int) {
+			weights := c.p.rows(s, 3, (kv*group+g)*rows+t, count, j0+from, to-from)
 			part := kernel.Floats{Data: sums[(g*tokens+t-t0)*size:], Stride: size}
-			c.kernels.Weigh(part, weights, count, value, n, width, 0, lanes, 0)
-			t += count
+			c.kernels.Weigh(part, weights, count, kernel.Floats{Data: value.Data[from*value.Stride:], Stride: value.Stride}, to-from, width, 0, lanes, 0)
+		}
+		all := c.seen(t0, j0) / lanes * lanes // the first token attends to the fewest
+		add(t0, tokens, 0, all)
+		for t := t0 + 1; t < t1; t++ {
+			if n := c.seen(t, j0) / lanes * lanes; n > all {
+				add(t, 1, all, n)
+			}
 		}
 		for t := t0; t < t1; t++ {
 			if n := c.seen(t, j0); n > 0 && j0+n == c.first+t {

@@ -172,12 +172,21 @@ func (s *Set) Softmax(t *Temp, out, x []float32) {
 		}
 	})
 	clear(t.sums[:])
-	s.cut(len(x), func(v *vectorFuncs, i, n int) {
-		v.expSum(&out[i], &x[i], top, n, &t.lanes[0])
+	whole := len(x) &^ (lanes - 1)
+	if whole > 0 {
+		s.vector.expSum(&out[0], &x[0], top, whole, &t.sums[0])
+	}
+	if whole < len(x) { // plain exponentials would take as long as many of these
+		for i := range t.xTail {
+			t.xTail[i] = float32(math.Inf(-1)) // whose exponential is the 0 that fills the eight
+		}
+		copy(t.xTail[:], x[whole:])
+		s.vector.expSum(&t.xTail[0], &t.xTail[0], top, lanes, &t.lanes[0])
+		copy(out[whole:], t.xTail[:])
 		for l, e := range t.lanes {
 			t.sums[l] += e
 		}
-	})
+	}
 	sum := tree(&t.sums)
 	s.cut(len(x), func(v *vectorFuncs, i, n int) { v.divide(&out[i], &out[i], sum, n) })
 }
