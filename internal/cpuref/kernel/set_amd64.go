@@ -24,7 +24,8 @@ var avx2 = &Set{
 	},
 }
 
-// avx512 has larger tiles, multiplies int8 with VNNI, and computes twice as many exponentials at a time; small products and all else are AVX2's.
+// avx512 has larger tiles, multiplies int8 with VNNI, and computes twice as many exponentials at a time; small products and all else are AVX2's. The tests
+// hold it to the plain set only on machines that have it: no emulator of it is at hand.
 var avx512 = func() *Set {
 	s := *avx2
 	dot := [num.NumDTypes]dotTileFunc{num.Float32: wideTileF32, num.Float16: wideTileF16, num.BFloat16: wideTileBF16, num.Int8: wideTileI8}
