@@ -250,11 +250,15 @@ func TestParseAllocation(t *testing.T) {
 		// each variable of 13.
 		{"index", many, uint64(530 * 0xfff0)},
 	} {
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		_, _ = Parse("m", test.bin)
-		runtime.ReadMemStats(&after)
-		if got := after.TotalAlloc - before.TotalAlloc; got > test.max {
+		got := uint64(math.MaxUint64)
+		for range 5 { // the garbage collector may allocate for itself meanwhile, but not each time
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, _ = Parse("m", test.bin)
+			runtime.ReadMemStats(&after)
+			got = min(got, after.TotalAlloc-before.TotalAlloc)
+		}
+		if got > test.max {
 			t.Errorf("%s: a file of %d bytes made the parser allocate %d, want at most %d", test.name, len(test.bin), got, test.max)
 		}
 	}
