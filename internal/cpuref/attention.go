@@ -14,8 +14,8 @@ func (b *Backend) kvWrite(o *engine.KVWrite, out, in operands) {
 // Attention's work is cut into blocks of tokens and keys (or columns of values), so that what is read serves all tokens of the
 // block and all heads that share a KV head. A single token reads the cache once, as fast as memory gives it: see kernel.Scores and contextOfOne.
 const (
-	keyBlock    = 48 // keys that many tokens are multiplied with
-	valueBlock  = 64 // values that stay in a core's cache while all heads and tokens sum them
+	keyBlock    = kernel.WeightBlock // keys that many tokens are multiplied with
+	valueBlock  = 64                 // values that stay in a core's cache while all heads and tokens sum them
 	valueTokens = 6
 	columnBlock = 64
 	cacheBlock  = 384 << 10 // bytes of values that stay there for a single token

@@ -96,10 +96,9 @@ func (l *linear) item(s *scratch, item int) {
 const (
 	// What an item reads when weights come from memory, in bytes: four streams, each long enough for its speed, in about a tenth of a
 	// millisecond, since the Go scheduler waits for a kernel's end.
-	streams     = 4 * 448 << 10
-	tokenBlock  = 60 // of an item whose weights serve many tokens,
-	weightBlock = 48 // with so many rows of weights, or fewer in whole
-	tiles       = 24 // of the kernels, whatever their size
+	streams    = 4 * 448 << 10
+	tokenBlock = kernel.InputBlock // of an item whose weights serve many tokens
+	tiles      = 24                // rows of weights that are whole tiles of the kernels, whatever their size
 )
 
 // cut says how many tokens and how many rows of weights are an item.
@@ -110,7 +109,7 @@ func (p *pool) cut(rows int, w kernel.Matrix) (tokens, block int) {
 	// Some items for each thread, so that one that is late does not keep the others.
 	tokens = min(rows, tokenBlock)
 	perThread := blocks(w.Rows*blocks(rows, tokens), 4*len(p.work))
-	return tokens, min(weightBlock, blocks(perThread, tiles)*tiles)
+	return tokens, min(kernel.WeightBlock, blocks(perThread, tiles)*tiles)
 }
 
 // floats gives all of an operand: where it lies, or widened, once for all threads and good until the next call.

@@ -114,10 +114,11 @@ func (s *Set) rows(t *Temp, out, x []float32, w Matrix) {
 	}
 }
 
-// The blocks that tiles work in: so many rows of weights and of x, whole tiles of any size, of so many columns, stay in a core's second cache together.
+// The blocks that Product works in when many rows of x share the weights: so many rows of weights and of x, whole tiles of any size, of so many
+// columns, stay in a core's second cache together.
 const (
-	weightBlock = 48
-	inputBlock  = 60
+	WeightBlock = 48
+	InputBlock  = 60
 	columnBlock = 1024
 )
 
@@ -166,12 +167,12 @@ func (t *Temp) tile(tiler *tiler, rows, weights, cols int, run func(m, n, k, col
 		columns = ((columns+parts-1)/parts + 15) / 16 * 16
 	}
 	if columns < cols {
-		t.keep((inputBlock + high) * (weightBlock + wide) * lanes)
+		t.keep((InputBlock + high) * (WeightBlock + wide) * lanes)
 	}
-	for n0 := 0; n0 < weights; n0 += weightBlock {
-		n1 := min(weights, n0+weightBlock)
-		for m0 := 0; m0 < rows; m0 += inputBlock {
-			m1 := min(rows, m0+inputBlock)
+	for n0 := 0; n0 < weights; n0 += WeightBlock {
+		n1 := min(weights, n0+WeightBlock)
+		for m0 := 0; m0 < rows; m0 += InputBlock {
+			m1 := min(rows, m0+InputBlock)
 			for k := 0; k < cols; k += columns {
 				mode := 0
 				if k > 0 {

@@ -6,12 +6,12 @@ import (
 	"llmrun/internal/num"
 )
 
-var narrowTiles = [num.NumDTypes]dotTileFunc{num.Float32: dotTileF32, num.Float16: dotTileF16, num.BFloat16: dotTileBF16, num.Int8: dotTileI8}
+var dotTiles = [num.NumDTypes]dotTileFunc{num.Float32: dotTileF32, num.Float16: dotTileF16, num.BFloat16: dotTileBF16, num.Int8: dotTileI8}
 
 var avx2 = &Set{
 	Name:        "avx2",
 	dotRows:     [num.NumDTypes]dotRowsFunc{num.Float32: dotRowsF32, num.Float16: dotRowsF16, num.BFloat16: dotRowsBF16, num.Int8: dotRowsI8},
-	tilers:      []tiler{{4, 3, narrowTiles, tileInt8}},
+	tilers:      []tiler{{4, 3, dotTiles, tileInt8}},
 	int8:        int8Funcs{rows: rowsInt8, magnitude: magnitude, quantize: quantize8, rescale: rescale},
 	scoreKeys:   scoreKeys,
 	weightedSum: weightedSum,

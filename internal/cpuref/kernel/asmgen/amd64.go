@@ -44,8 +44,8 @@ func at(base, i Register, size, disp int) Mem {
 	return Mem{Base: base, Index: i, Scale: uint8(size), Disp: disp * size}
 }
 
-// load8 widens 8 weights to float32. scale, for int8, is their row's scale in 8 lanes, in a register or in memory.
-func load8(t elem, from Mem, scale Op, to Register) {
+// widened makes float32 of as many elements as the register holds.
+func widened(t elem, from Mem, to Register) {
 	switch t.name {
 	case "F32":
 		VMOVUPS(from, to)
@@ -57,6 +57,13 @@ func load8(t elem, from Mem, scale Op, to Register) {
 	case "I8":
 		VPMOVSXBD(from, to)
 		VCVTDQ2PS(to, to)
+	}
+}
+
+// load8 widens 8 weights to float32. scale, for int8, is their row's scale in 8 lanes, in a register or in memory.
+func load8(t elem, from Mem, scale Op, to Register) {
+	widened(t, from, to)
+	if t.name == "I8" {
 		VMULPS(scale, to, to)
 	}
 }

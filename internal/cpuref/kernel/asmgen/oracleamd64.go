@@ -37,20 +37,6 @@ func each(name string, i, n Register, body func()) {
 	JLT(LabelRef(name + "_block"))
 }
 
-// load4 widens 4 elements to float32.
-func load4(t elem, from Mem, to VecVirtual) {
-	switch t.name {
-	case "F16":
-		VCVTPH2PS(from, to)
-	case "BF16":
-		VPMOVZXWD(from, to)
-		VPSLLD(Imm(16), to, to)
-	case "I8":
-		VPMOVSXBD(from, to)
-		VCVTDQ2PS(to, to)
-	}
-}
-
 // widen gives elements of the weights' types in float64.
 func widen(t elem) {
 	name := "widen" + t.name
@@ -65,7 +51,7 @@ func widen(t elem) {
 				VCVTPS2PD(from, v)
 			} else {
 				single := XMM()
-				load4(t, from, single)
+				widened(t, from, single)
 				VCVTPS2PD(single, v)
 			}
 			VMOVUPD(v, at(wide, i, 8, u))
@@ -87,7 +73,7 @@ func widenScaled() {
 	each(name, i, n, func() {
 		for u := 0; u < block; u += 4 {
 			single, v := XMM(), ymm()
-			load4(elem{"I8", 1}, at(data, i, 1, u), single)
+			widened(elem{"I8", 1}, at(data, i, 1, u), single)
 			VMULPS(scale, single, single)
 			VCVTPS2PD(single, v)
 			VMOVUPD(v, at(wide, i, 8, u))
