@@ -133,6 +133,7 @@ func (b *bench) prepare(ctx context.Context) error {
 	}
 	b.result.PeakBytes = peakBytes()
 	b.memory = make([]byte, limitBytes)
+	cpuref.LargePages(b.memory)
 	for i := 0; i < len(b.memory); i += 64 { // what was never written is one page of zeros
 		b.memory[i] = 1
 	}

@@ -97,7 +97,7 @@ func (b *Backend) NewBuffer(d num.DType, n int) (engine.Buffer, error) {
 	}
 	b.used += uint64(n * d.Size())
 	data := make([]byte, n*d.Size())
-	largePages(data)
+	LargePages(data)
 	return &buffer{b, d, data}, nil
 }
 

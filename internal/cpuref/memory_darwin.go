@@ -11,5 +11,5 @@ func machineMemory() uint64 {
 	return size
 }
 
-// largePages: macOS has no such advice.
-func largePages([]byte) {}
+// LargePages: macOS has no such advice.
+func LargePages([]byte) {}

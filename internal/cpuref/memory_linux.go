@@ -15,8 +15,9 @@ func machineMemory() uint64 {
 	return uint64(info.Totalram) * uint64(info.Unit)
 }
 
-// largePages asks for pages of 2 MiB, if b has room for some. A long KV cache in small ones is read more slowly, since their addresses come from memory too.
-func largePages(b []byte) {
+// LargePages asks for pages of 2 MiB, if b has room for some and was not written yet. What is long is read more slowly in small ones, since their addresses come
+// from memory too.
+func LargePages(b []byte) {
 	const page = 2 << 20
 	if len(b) < 2*page {
 		return
