@@ -2073,20 +2073,30 @@ tileVNNI_next:
 	VZEROUPPER
 	RET
 
-// func weighSix(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int, count int, ahead int)
+// func weighSeven(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int, count int, ahead int)
 // Requires: AVX, AVX512DQ, AVX512F, MMX+
-TEXT ·weighSix(SB), NOSPLIT, $0-80
+TEXT ·weighSeven(SB), NOSPLIT, $0-80
 	MOVQ ldv+8(FP), AX
 	MOVQ ldp+24(FP), CX
 	MOVQ ldl+48(FP), DX
 	MOVQ n+32(FP), BX
 	MOVQ ahead+72(FP), SI
+	LEAQ (CX)(CX*2), R12
 
-weighSix_columns:
+weighSeven_columns:
 	XORQ DI, DI
 
-weighSix_lane:
+weighSeven_lane:
 	MOVQ         lanes+40(FP), R8
+	VMOVUPS      (R8), Y4
+	VINSERTF32X8 $0x01, 256(R8), Z4, Z4
+	VMOVUPS      512(R8), Y5
+	VINSERTF32X8 $0x01, 768(R8), Z5, Z5
+	VMOVUPS      1024(R8), Y6
+	VINSERTF32X8 $0x01, 1280(R8), Z6, Z6
+	VMOVUPS      1536(R8), Y7
+	VINSERTF32X8 $0x01, 1792(R8), Z7, Z7
+	ADDQ         DX, R8
 	VMOVUPS      (R8), Y8
 	VINSERTF32X8 $0x01, 256(R8), Z8, Z8
 	VMOVUPS      512(R8), Y9
@@ -2145,142 +2155,158 @@ weighSix_lane:
 	ADDQ         v+0(FP), R8
 	MOVQ         p+16(FP), R10
 	LEAQ         (R10)(DI*4), R10
-	LEAQ         (R10)(CX*2), R11
-	ADDQ         CX, R11
+	LEAQ         (R10)(CX*4), R11
 	MOVQ         DI, R9
 
-weighSix_row:
-	PREFETCHT1    (R8)(SI*1)
-	VMOVUPS       (R8), Z0
-	PREFETCHT1    64(R8)(SI*1)
-	VMOVUPS       64(R8), Z1
-	PREFETCHT1    128(R8)(SI*1)
-	VMOVUPS       128(R8), Z2
-	PREFETCHT1    192(R8)(SI*1)
-	VMOVUPS       192(R8), Z3
-	VBROADCASTSS  (R10), Z4
-	VFMADD231PS   Z0, Z4, Z8
-	VFMADD231PS   Z1, Z4, Z9
-	VFMADD231PS   Z2, Z4, Z10
-	VFMADD231PS   Z3, Z4, Z11
-	VBROADCASTSS  (R10)(CX*1), Z5
-	VFMADD231PS   Z0, Z5, Z12
-	VFMADD231PS   Z1, Z5, Z13
-	VFMADD231PS   Z2, Z5, Z14
-	VFMADD231PS   Z3, Z5, Z15
-	VBROADCASTSS  (R10)(CX*2), Z4
-	VFMADD231PS   Z0, Z4, Z16
-	VFMADD231PS   Z1, Z4, Z17
-	VFMADD231PS   Z2, Z4, Z18
-	VFMADD231PS   Z3, Z4, Z19
-	VBROADCASTSS  (R11), Z5
-	VFMADD231PS   Z0, Z5, Z20
-	VFMADD231PS   Z1, Z5, Z21
-	VFMADD231PS   Z2, Z5, Z22
-	VFMADD231PS   Z3, Z5, Z23
-	VBROADCASTSS  (R11)(CX*1), Z4
-	VFMADD231PS   Z0, Z4, Z24
-	VFMADD231PS   Z1, Z4, Z25
-	VFMADD231PS   Z2, Z4, Z26
-	VFMADD231PS   Z3, Z4, Z27
-	VBROADCASTSS  (R11)(CX*2), Z5
-	VFMADD231PS   Z0, Z5, Z28
-	VFMADD231PS   Z1, Z5, Z29
-	VFMADD231PS   Z2, Z5, Z30
-	VFMADD231PS   Z3, Z5, Z31
-	LEAQ          (R8)(AX*8), R8
-	ADDQ          $0x20, R10
-	ADDQ          $0x20, R11
-	ADDQ          $0x08, R9
-	CMPQ          R9, BX
-	JLT           weighSix_row
-	MOVQ          lanes+40(FP), R8
-	VMOVUPS       Y8, (R8)
-	VEXTRACTF32X8 $0x01, Z8, 256(R8)
-	VMOVUPS       Y9, 512(R8)
-	VEXTRACTF32X8 $0x01, Z9, 768(R8)
-	VMOVUPS       Y10, 1024(R8)
-	VEXTRACTF32X8 $0x01, Z10, 1280(R8)
-	VMOVUPS       Y11, 1536(R8)
-	VEXTRACTF32X8 $0x01, Z11, 1792(R8)
-	ADDQ          DX, R8
-	VMOVUPS       Y12, (R8)
-	VEXTRACTF32X8 $0x01, Z12, 256(R8)
-	VMOVUPS       Y13, 512(R8)
-	VEXTRACTF32X8 $0x01, Z13, 768(R8)
-	VMOVUPS       Y14, 1024(R8)
-	VEXTRACTF32X8 $0x01, Z14, 1280(R8)
-	VMOVUPS       Y15, 1536(R8)
-	VEXTRACTF32X8 $0x01, Z15, 1792(R8)
-	ADDQ          DX, R8
-	VMOVUPS       Y16, (R8)
-	VEXTRACTF32X8 $0x01, Z16, 256(R8)
-	VMOVUPS       Y17, 512(R8)
-	VEXTRACTF32X8 $0x01, Z17, 768(R8)
-	VMOVUPS       Y18, 1024(R8)
-	VEXTRACTF32X8 $0x01, Z18, 1280(R8)
-	VMOVUPS       Y19, 1536(R8)
-	VEXTRACTF32X8 $0x01, Z19, 1792(R8)
-	ADDQ          DX, R8
-	VMOVUPS       Y20, (R8)
-	VEXTRACTF32X8 $0x01, Z20, 256(R8)
-	VMOVUPS       Y21, 512(R8)
-	VEXTRACTF32X8 $0x01, Z21, 768(R8)
-	VMOVUPS       Y22, 1024(R8)
-	VEXTRACTF32X8 $0x01, Z22, 1280(R8)
-	VMOVUPS       Y23, 1536(R8)
-	VEXTRACTF32X8 $0x01, Z23, 1792(R8)
-	ADDQ          DX, R8
-	VMOVUPS       Y24, (R8)
-	VEXTRACTF32X8 $0x01, Z24, 256(R8)
-	VMOVUPS       Y25, 512(R8)
-	VEXTRACTF32X8 $0x01, Z25, 768(R8)
-	VMOVUPS       Y26, 1024(R8)
-	VEXTRACTF32X8 $0x01, Z26, 1280(R8)
-	VMOVUPS       Y27, 1536(R8)
-	VEXTRACTF32X8 $0x01, Z27, 1792(R8)
-	ADDQ          DX, R8
-	VMOVUPS       Y28, (R8)
-	VEXTRACTF32X8 $0x01, Z28, 256(R8)
-	VMOVUPS       Y29, 512(R8)
-	VEXTRACTF32X8 $0x01, Z29, 768(R8)
-	VMOVUPS       Y30, 1024(R8)
-	VEXTRACTF32X8 $0x01, Z30, 1280(R8)
-	VMOVUPS       Y31, 1536(R8)
-	VEXTRACTF32X8 $0x01, Z31, 1792(R8)
-	MOVQ          lanes+40(FP), R8
-	ADDQ          $0x00000020, R8
-	MOVQ          R8, lanes+40(FP)
-	INCQ          DI
-	CMPQ          DI, count+64(FP)
-	JLT           weighSix_lane
-	MOVQ          v+0(FP), R8
-	ADDQ          $0x00000100, R8
-	MOVQ          R8, v+0(FP)
-	MOVQ          lanes+40(FP), R8
-	ADDQ          $0x00000800, R8
-	MOVQ          R8, lanes+40(FP)
-	SHLQ          $0x05, DI
-	SUBQ          DI, lanes+40(FP)
-	SUBQ          $0x00000040, d+56(FP)
-	JG            weighSix_columns
+weighSeven_row:
+	PREFETCHT1       (R8)(SI*1)
+	VMOVUPS          (R8), Z0
+	PREFETCHT1       64(R8)(SI*1)
+	VMOVUPS          64(R8), Z1
+	PREFETCHT1       128(R8)(SI*1)
+	VMOVUPS          128(R8), Z2
+	PREFETCHT1       192(R8)(SI*1)
+	VMOVUPS          192(R8), Z3
+	VFMADD231PS.BCST (R10), Z0, Z4
+	VFMADD231PS.BCST (R10), Z1, Z5
+	VFMADD231PS.BCST (R10), Z2, Z6
+	VFMADD231PS.BCST (R10), Z3, Z7
+	VFMADD231PS.BCST (R10)(CX*1), Z0, Z8
+	VFMADD231PS.BCST (R10)(CX*1), Z1, Z9
+	VFMADD231PS.BCST (R10)(CX*1), Z2, Z10
+	VFMADD231PS.BCST (R10)(CX*1), Z3, Z11
+	VFMADD231PS.BCST (R10)(CX*2), Z0, Z12
+	VFMADD231PS.BCST (R10)(CX*2), Z1, Z13
+	VFMADD231PS.BCST (R10)(CX*2), Z2, Z14
+	VFMADD231PS.BCST (R10)(CX*2), Z3, Z15
+	VFMADD231PS.BCST (R10)(R12*1), Z0, Z16
+	VFMADD231PS.BCST (R10)(R12*1), Z1, Z17
+	VFMADD231PS.BCST (R10)(R12*1), Z2, Z18
+	VFMADD231PS.BCST (R10)(R12*1), Z3, Z19
+	VFMADD231PS.BCST (R11), Z0, Z20
+	VFMADD231PS.BCST (R11), Z1, Z21
+	VFMADD231PS.BCST (R11), Z2, Z22
+	VFMADD231PS.BCST (R11), Z3, Z23
+	VFMADD231PS.BCST (R11)(CX*1), Z0, Z24
+	VFMADD231PS.BCST (R11)(CX*1), Z1, Z25
+	VFMADD231PS.BCST (R11)(CX*1), Z2, Z26
+	VFMADD231PS.BCST (R11)(CX*1), Z3, Z27
+	VFMADD231PS.BCST (R11)(CX*2), Z0, Z28
+	VFMADD231PS.BCST (R11)(CX*2), Z1, Z29
+	VFMADD231PS.BCST (R11)(CX*2), Z2, Z30
+	VFMADD231PS.BCST (R11)(CX*2), Z3, Z31
+	LEAQ             (R8)(AX*8), R8
+	ADDQ             $0x20, R10
+	ADDQ             $0x20, R11
+	ADDQ             $0x08, R9
+	CMPQ             R9, BX
+	JLT              weighSeven_row
+	MOVQ             lanes+40(FP), R8
+	VMOVUPS          Y4, (R8)
+	VEXTRACTF32X8    $0x01, Z4, 256(R8)
+	VMOVUPS          Y5, 512(R8)
+	VEXTRACTF32X8    $0x01, Z5, 768(R8)
+	VMOVUPS          Y6, 1024(R8)
+	VEXTRACTF32X8    $0x01, Z6, 1280(R8)
+	VMOVUPS          Y7, 1536(R8)
+	VEXTRACTF32X8    $0x01, Z7, 1792(R8)
+	ADDQ             DX, R8
+	VMOVUPS          Y8, (R8)
+	VEXTRACTF32X8    $0x01, Z8, 256(R8)
+	VMOVUPS          Y9, 512(R8)
+	VEXTRACTF32X8    $0x01, Z9, 768(R8)
+	VMOVUPS          Y10, 1024(R8)
+	VEXTRACTF32X8    $0x01, Z10, 1280(R8)
+	VMOVUPS          Y11, 1536(R8)
+	VEXTRACTF32X8    $0x01, Z11, 1792(R8)
+	ADDQ             DX, R8
+	VMOVUPS          Y12, (R8)
+	VEXTRACTF32X8    $0x01, Z12, 256(R8)
+	VMOVUPS          Y13, 512(R8)
+	VEXTRACTF32X8    $0x01, Z13, 768(R8)
+	VMOVUPS          Y14, 1024(R8)
+	VEXTRACTF32X8    $0x01, Z14, 1280(R8)
+	VMOVUPS          Y15, 1536(R8)
+	VEXTRACTF32X8    $0x01, Z15, 1792(R8)
+	ADDQ             DX, R8
+	VMOVUPS          Y16, (R8)
+	VEXTRACTF32X8    $0x01, Z16, 256(R8)
+	VMOVUPS          Y17, 512(R8)
+	VEXTRACTF32X8    $0x01, Z17, 768(R8)
+	VMOVUPS          Y18, 1024(R8)
+	VEXTRACTF32X8    $0x01, Z18, 1280(R8)
+	VMOVUPS          Y19, 1536(R8)
+	VEXTRACTF32X8    $0x01, Z19, 1792(R8)
+	ADDQ             DX, R8
+	VMOVUPS          Y20, (R8)
+	VEXTRACTF32X8    $0x01, Z20, 256(R8)
+	VMOVUPS          Y21, 512(R8)
+	VEXTRACTF32X8    $0x01, Z21, 768(R8)
+	VMOVUPS          Y22, 1024(R8)
+	VEXTRACTF32X8    $0x01, Z22, 1280(R8)
+	VMOVUPS          Y23, 1536(R8)
+	VEXTRACTF32X8    $0x01, Z23, 1792(R8)
+	ADDQ             DX, R8
+	VMOVUPS          Y24, (R8)
+	VEXTRACTF32X8    $0x01, Z24, 256(R8)
+	VMOVUPS          Y25, 512(R8)
+	VEXTRACTF32X8    $0x01, Z25, 768(R8)
+	VMOVUPS          Y26, 1024(R8)
+	VEXTRACTF32X8    $0x01, Z26, 1280(R8)
+	VMOVUPS          Y27, 1536(R8)
+	VEXTRACTF32X8    $0x01, Z27, 1792(R8)
+	ADDQ             DX, R8
+	VMOVUPS          Y28, (R8)
+	VEXTRACTF32X8    $0x01, Z28, 256(R8)
+	VMOVUPS          Y29, 512(R8)
+	VEXTRACTF32X8    $0x01, Z29, 768(R8)
+	VMOVUPS          Y30, 1024(R8)
+	VEXTRACTF32X8    $0x01, Z30, 1280(R8)
+	VMOVUPS          Y31, 1536(R8)
+	VEXTRACTF32X8    $0x01, Z31, 1792(R8)
+	MOVQ             lanes+40(FP), R8
+	ADDQ             $0x00000020, R8
+	MOVQ             R8, lanes+40(FP)
+	INCQ             DI
+	CMPQ             DI, count+64(FP)
+	JLT              weighSeven_lane
+	MOVQ             v+0(FP), R8
+	ADDQ             $0x00000100, R8
+	MOVQ             R8, v+0(FP)
+	MOVQ             lanes+40(FP), R8
+	ADDQ             $0x00000800, R8
+	MOVQ             R8, lanes+40(FP)
+	SHLQ             $0x05, DI
+	SUBQ             DI, lanes+40(FP)
+	SUBQ             $0x00000040, d+56(FP)
+	JG               weighSeven_columns
 	VZEROUPPER
 	RET
 
-// func weighFour(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int, count int, ahead int)
+// func weighSix(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int, count int, ahead int)
 // Requires: AVX, AVX512DQ, AVX512F, MMX+
-TEXT ·weighFour(SB), NOSPLIT, $0-80
+TEXT ·weighSix(SB), NOSPLIT, $0-80
 	MOVQ ldv+8(FP), AX
 	MOVQ ldp+24(FP), CX
 	MOVQ ldl+48(FP), DX
 	MOVQ n+32(FP), BX
 	MOVQ ahead+72(FP), SI
+	LEAQ (CX)(CX*2), R12
 
-weighFour_columns:
+weighSix_columns:
 	XORQ DI, DI
 
-weighFour_lane:
+weighSix_lane:
 	MOVQ         lanes+40(FP), R8
+	VMOVUPS      (R8), Y4
+	VINSERTF32X8 $0x01, 256(R8), Z4, Z4
+	VMOVUPS      512(R8), Y5
+	VINSERTF32X8 $0x01, 768(R8), Z5, Z5
+	VMOVUPS      1024(R8), Y6
+	VINSERTF32X8 $0x01, 1280(R8), Z6, Z6
+	VMOVUPS      1536(R8), Y7
+	VINSERTF32X8 $0x01, 1792(R8), Z7, Z7
+	ADDQ         DX, R8
 	VMOVUPS      (R8), Y8
 	VINSERTF32X8 $0x01, 256(R8), Z8, Z8
 	VMOVUPS      512(R8), Y9
@@ -2316,102 +2342,276 @@ weighFour_lane:
 	VINSERTF32X8 $0x01, 1280(R8), Z22, Z22
 	VMOVUPS      1536(R8), Y23
 	VINSERTF32X8 $0x01, 1792(R8), Z23, Z23
+	ADDQ         DX, R8
+	VMOVUPS      (R8), Y24
+	VINSERTF32X8 $0x01, 256(R8), Z24, Z24
+	VMOVUPS      512(R8), Y25
+	VINSERTF32X8 $0x01, 768(R8), Z25, Z25
+	VMOVUPS      1024(R8), Y26
+	VINSERTF32X8 $0x01, 1280(R8), Z26, Z26
+	VMOVUPS      1536(R8), Y27
+	VINSERTF32X8 $0x01, 1792(R8), Z27, Z27
 	MOVQ         DI, R8
 	IMULQ        AX, R8
 	ADDQ         v+0(FP), R8
 	MOVQ         p+16(FP), R10
 	LEAQ         (R10)(DI*4), R10
-	LEAQ         (R10)(CX*2), R11
-	ADDQ         CX, R11
+	LEAQ         (R10)(CX*4), R11
+	MOVQ         DI, R9
+
+weighSix_row:
+	PREFETCHT1       (R8)(SI*1)
+	VMOVUPS          (R8), Z0
+	PREFETCHT1       64(R8)(SI*1)
+	VMOVUPS          64(R8), Z1
+	PREFETCHT1       128(R8)(SI*1)
+	VMOVUPS          128(R8), Z2
+	PREFETCHT1       192(R8)(SI*1)
+	VMOVUPS          192(R8), Z3
+	VFMADD231PS.BCST (R10), Z0, Z4
+	VFMADD231PS.BCST (R10), Z1, Z5
+	VFMADD231PS.BCST (R10), Z2, Z6
+	VFMADD231PS.BCST (R10), Z3, Z7
+	VFMADD231PS.BCST (R10)(CX*1), Z0, Z8
+	VFMADD231PS.BCST (R10)(CX*1), Z1, Z9
+	VFMADD231PS.BCST (R10)(CX*1), Z2, Z10
+	VFMADD231PS.BCST (R10)(CX*1), Z3, Z11
+	VFMADD231PS.BCST (R10)(CX*2), Z0, Z12
+	VFMADD231PS.BCST (R10)(CX*2), Z1, Z13
+	VFMADD231PS.BCST (R10)(CX*2), Z2, Z14
+	VFMADD231PS.BCST (R10)(CX*2), Z3, Z15
+	VFMADD231PS.BCST (R10)(R12*1), Z0, Z16
+	VFMADD231PS.BCST (R10)(R12*1), Z1, Z17
+	VFMADD231PS.BCST (R10)(R12*1), Z2, Z18
+	VFMADD231PS.BCST (R10)(R12*1), Z3, Z19
+	VFMADD231PS.BCST (R11), Z0, Z20
+	VFMADD231PS.BCST (R11), Z1, Z21
+	VFMADD231PS.BCST (R11), Z2, Z22
+	VFMADD231PS.BCST (R11), Z3, Z23
+	VFMADD231PS.BCST (R11)(CX*1), Z0, Z24
+	VFMADD231PS.BCST (R11)(CX*1), Z1, Z25
+	VFMADD231PS.BCST (R11)(CX*1), Z2, Z26
+	VFMADD231PS.BCST (R11)(CX*1), Z3, Z27
+	LEAQ             (R8)(AX*8), R8
+	ADDQ             $0x20, R10
+	ADDQ             $0x20, R11
+	ADDQ             $0x08, R9
+	CMPQ             R9, BX
+	JLT              weighSix_row
+	MOVQ             lanes+40(FP), R8
+	VMOVUPS          Y4, (R8)
+	VEXTRACTF32X8    $0x01, Z4, 256(R8)
+	VMOVUPS          Y5, 512(R8)
+	VEXTRACTF32X8    $0x01, Z5, 768(R8)
+	VMOVUPS          Y6, 1024(R8)
+	VEXTRACTF32X8    $0x01, Z6, 1280(R8)
+	VMOVUPS          Y7, 1536(R8)
+	VEXTRACTF32X8    $0x01, Z7, 1792(R8)
+	ADDQ             DX, R8
+	VMOVUPS          Y8, (R8)
+	VEXTRACTF32X8    $0x01, Z8, 256(R8)
+	VMOVUPS          Y9, 512(R8)
+	VEXTRACTF32X8    $0x01, Z9, 768(R8)
+	VMOVUPS          Y10, 1024(R8)
+	VEXTRACTF32X8    $0x01, Z10, 1280(R8)
+	VMOVUPS          Y11, 1536(R8)
+	VEXTRACTF32X8    $0x01, Z11, 1792(R8)
+	ADDQ             DX, R8
+	VMOVUPS          Y12, (R8)
+	VEXTRACTF32X8    $0x01, Z12, 256(R8)
+	VMOVUPS          Y13, 512(R8)
+	VEXTRACTF32X8    $0x01, Z13, 768(R8)
+	VMOVUPS          Y14, 1024(R8)
+	VEXTRACTF32X8    $0x01, Z14, 1280(R8)
+	VMOVUPS          Y15, 1536(R8)
+	VEXTRACTF32X8    $0x01, Z15, 1792(R8)
+	ADDQ             DX, R8
+	VMOVUPS          Y16, (R8)
+	VEXTRACTF32X8    $0x01, Z16, 256(R8)
+	VMOVUPS          Y17, 512(R8)
+	VEXTRACTF32X8    $0x01, Z17, 768(R8)
+	VMOVUPS          Y18, 1024(R8)
+	VEXTRACTF32X8    $0x01, Z18, 1280(R8)
+	VMOVUPS          Y19, 1536(R8)
+	VEXTRACTF32X8    $0x01, Z19, 1792(R8)
+	ADDQ             DX, R8
+	VMOVUPS          Y20, (R8)
+	VEXTRACTF32X8    $0x01, Z20, 256(R8)
+	VMOVUPS          Y21, 512(R8)
+	VEXTRACTF32X8    $0x01, Z21, 768(R8)
+	VMOVUPS          Y22, 1024(R8)
+	VEXTRACTF32X8    $0x01, Z22, 1280(R8)
+	VMOVUPS          Y23, 1536(R8)
+	VEXTRACTF32X8    $0x01, Z23, 1792(R8)
+	ADDQ             DX, R8
+	VMOVUPS          Y24, (R8)
+	VEXTRACTF32X8    $0x01, Z24, 256(R8)
+	VMOVUPS          Y25, 512(R8)
+	VEXTRACTF32X8    $0x01, Z25, 768(R8)
+	VMOVUPS          Y26, 1024(R8)
+	VEXTRACTF32X8    $0x01, Z26, 1280(R8)
+	VMOVUPS          Y27, 1536(R8)
+	VEXTRACTF32X8    $0x01, Z27, 1792(R8)
+	MOVQ             lanes+40(FP), R8
+	ADDQ             $0x00000020, R8
+	MOVQ             R8, lanes+40(FP)
+	INCQ             DI
+	CMPQ             DI, count+64(FP)
+	JLT              weighSix_lane
+	MOVQ             v+0(FP), R8
+	ADDQ             $0x00000100, R8
+	MOVQ             R8, v+0(FP)
+	MOVQ             lanes+40(FP), R8
+	ADDQ             $0x00000800, R8
+	MOVQ             R8, lanes+40(FP)
+	SHLQ             $0x05, DI
+	SUBQ             DI, lanes+40(FP)
+	SUBQ             $0x00000040, d+56(FP)
+	JG               weighSix_columns
+	VZEROUPPER
+	RET
+
+// func weighFour(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int, count int, ahead int)
+// Requires: AVX, AVX512DQ, AVX512F, MMX+
+TEXT ·weighFour(SB), NOSPLIT, $0-80
+	MOVQ ldv+8(FP), AX
+	MOVQ ldp+24(FP), CX
+	MOVQ ldl+48(FP), DX
+	MOVQ n+32(FP), BX
+	MOVQ ahead+72(FP), SI
+	LEAQ (CX)(CX*2), R12
+
+weighFour_columns:
+	XORQ DI, DI
+
+weighFour_lane:
+	MOVQ         lanes+40(FP), R8
+	VMOVUPS      (R8), Y4
+	VINSERTF32X8 $0x01, 256(R8), Z4, Z4
+	VMOVUPS      512(R8), Y5
+	VINSERTF32X8 $0x01, 768(R8), Z5, Z5
+	VMOVUPS      1024(R8), Y6
+	VINSERTF32X8 $0x01, 1280(R8), Z6, Z6
+	VMOVUPS      1536(R8), Y7
+	VINSERTF32X8 $0x01, 1792(R8), Z7, Z7
+	ADDQ         DX, R8
+	VMOVUPS      (R8), Y8
+	VINSERTF32X8 $0x01, 256(R8), Z8, Z8
+	VMOVUPS      512(R8), Y9
+	VINSERTF32X8 $0x01, 768(R8), Z9, Z9
+	VMOVUPS      1024(R8), Y10
+	VINSERTF32X8 $0x01, 1280(R8), Z10, Z10
+	VMOVUPS      1536(R8), Y11
+	VINSERTF32X8 $0x01, 1792(R8), Z11, Z11
+	ADDQ         DX, R8
+	VMOVUPS      (R8), Y12
+	VINSERTF32X8 $0x01, 256(R8), Z12, Z12
+	VMOVUPS      512(R8), Y13
+	VINSERTF32X8 $0x01, 768(R8), Z13, Z13
+	VMOVUPS      1024(R8), Y14
+	VINSERTF32X8 $0x01, 1280(R8), Z14, Z14
+	VMOVUPS      1536(R8), Y15
+	VINSERTF32X8 $0x01, 1792(R8), Z15, Z15
+	ADDQ         DX, R8
+	VMOVUPS      (R8), Y16
+	VINSERTF32X8 $0x01, 256(R8), Z16, Z16
+	VMOVUPS      512(R8), Y17
+	VINSERTF32X8 $0x01, 768(R8), Z17, Z17
+	VMOVUPS      1024(R8), Y18
+	VINSERTF32X8 $0x01, 1280(R8), Z18, Z18
+	VMOVUPS      1536(R8), Y19
+	VINSERTF32X8 $0x01, 1792(R8), Z19, Z19
+	MOVQ         DI, R8
+	IMULQ        AX, R8
+	ADDQ         v+0(FP), R8
+	MOVQ         p+16(FP), R10
+	LEAQ         (R10)(DI*4), R10
+	LEAQ         (R10)(CX*4), R11
 	MOVQ         DI, R9
 
 weighFour_row:
-	PREFETCHT1    (R8)(SI*1)
-	VMOVUPS       (R8), Z0
-	PREFETCHT1    64(R8)(SI*1)
-	VMOVUPS       64(R8), Z1
-	PREFETCHT1    128(R8)(SI*1)
-	VMOVUPS       128(R8), Z2
-	PREFETCHT1    192(R8)(SI*1)
-	VMOVUPS       192(R8), Z3
-	VBROADCASTSS  (R10), Z4
-	VFMADD231PS   Z0, Z4, Z8
-	VFMADD231PS   Z1, Z4, Z9
-	VFMADD231PS   Z2, Z4, Z10
-	VFMADD231PS   Z3, Z4, Z11
-	VBROADCASTSS  (R10)(CX*1), Z5
-	VFMADD231PS   Z0, Z5, Z12
-	VFMADD231PS   Z1, Z5, Z13
-	VFMADD231PS   Z2, Z5, Z14
-	VFMADD231PS   Z3, Z5, Z15
-	VBROADCASTSS  (R10)(CX*2), Z4
-	VFMADD231PS   Z0, Z4, Z16
-	VFMADD231PS   Z1, Z4, Z17
-	VFMADD231PS   Z2, Z4, Z18
-	VFMADD231PS   Z3, Z4, Z19
-	VBROADCASTSS  (R11), Z5
-	VFMADD231PS   Z0, Z5, Z20
-	VFMADD231PS   Z1, Z5, Z21
-	VFMADD231PS   Z2, Z5, Z22
-	VFMADD231PS   Z3, Z5, Z23
-	LEAQ          (R8)(AX*8), R8
-	ADDQ          $0x20, R10
-	ADDQ          $0x20, R11
-	ADDQ          $0x08, R9
-	CMPQ          R9, BX
-	JLT           weighFour_row
-	MOVQ          lanes+40(FP), R8
-	VMOVUPS       Y8, (R8)
-	VEXTRACTF32X8 $0x01, Z8, 256(R8)
-	VMOVUPS       Y9, 512(R8)
-	VEXTRACTF32X8 $0x01, Z9, 768(R8)
-	VMOVUPS       Y10, 1024(R8)
-	VEXTRACTF32X8 $0x01, Z10, 1280(R8)
-	VMOVUPS       Y11, 1536(R8)
-	VEXTRACTF32X8 $0x01, Z11, 1792(R8)
-	ADDQ          DX, R8
-	VMOVUPS       Y12, (R8)
-	VEXTRACTF32X8 $0x01, Z12, 256(R8)
-	VMOVUPS       Y13, 512(R8)
-	VEXTRACTF32X8 $0x01, Z13, 768(R8)
-	VMOVUPS       Y14, 1024(R8)
-	VEXTRACTF32X8 $0x01, Z14, 1280(R8)
-	VMOVUPS       Y15, 1536(R8)
-	VEXTRACTF32X8 $0x01, Z15, 1792(R8)
-	ADDQ          DX, R8
-	VMOVUPS       Y16, (R8)
-	VEXTRACTF32X8 $0x01, Z16, 256(R8)
-	VMOVUPS       Y17, 512(R8)
-	VEXTRACTF32X8 $0x01, Z17, 768(R8)
-	VMOVUPS       Y18, 1024(R8)
-	VEXTRACTF32X8 $0x01, Z18, 1280(R8)
-	VMOVUPS       Y19, 1536(R8)
-	VEXTRACTF32X8 $0x01, Z19, 1792(R8)
-	ADDQ          DX, R8
-	VMOVUPS       Y20, (R8)
-	VEXTRACTF32X8 $0x01, Z20, 256(R8)
-	VMOVUPS       Y21, 512(R8)
-	VEXTRACTF32X8 $0x01, Z21, 768(R8)
-	VMOVUPS       Y22, 1024(R8)
-	VEXTRACTF32X8 $0x01, Z22, 1280(R8)
-	VMOVUPS       Y23, 1536(R8)
-	VEXTRACTF32X8 $0x01, Z23, 1792(R8)
-	MOVQ          lanes+40(FP), R8
-	ADDQ          $0x00000020, R8
-	MOVQ          R8, lanes+40(FP)
-	INCQ          DI
-	CMPQ          DI, count+64(FP)
-	JLT           weighFour_lane
-	MOVQ          v+0(FP), R8
-	ADDQ          $0x00000100, R8
-	MOVQ          R8, v+0(FP)
-	MOVQ          lanes+40(FP), R8
-	ADDQ          $0x00000800, R8
-	MOVQ          R8, lanes+40(FP)
-	SHLQ          $0x05, DI
-	SUBQ          DI, lanes+40(FP)
-	SUBQ          $0x00000040, d+56(FP)
-	JG            weighFour_columns
+	PREFETCHT1       (R8)(SI*1)
+	VMOVUPS          (R8), Z0
+	PREFETCHT1       64(R8)(SI*1)
+	VMOVUPS          64(R8), Z1
+	PREFETCHT1       128(R8)(SI*1)
+	VMOVUPS          128(R8), Z2
+	PREFETCHT1       192(R8)(SI*1)
+	VMOVUPS          192(R8), Z3
+	VFMADD231PS.BCST (R10), Z0, Z4
+	VFMADD231PS.BCST (R10), Z1, Z5
+	VFMADD231PS.BCST (R10), Z2, Z6
+	VFMADD231PS.BCST (R10), Z3, Z7
+	VFMADD231PS.BCST (R10)(CX*1), Z0, Z8
+	VFMADD231PS.BCST (R10)(CX*1), Z1, Z9
+	VFMADD231PS.BCST (R10)(CX*1), Z2, Z10
+	VFMADD231PS.BCST (R10)(CX*1), Z3, Z11
+	VFMADD231PS.BCST (R10)(CX*2), Z0, Z12
+	VFMADD231PS.BCST (R10)(CX*2), Z1, Z13
+	VFMADD231PS.BCST (R10)(CX*2), Z2, Z14
+	VFMADD231PS.BCST (R10)(CX*2), Z3, Z15
+	VFMADD231PS.BCST (R10)(R12*1), Z0, Z16
+	VFMADD231PS.BCST (R10)(R12*1), Z1, Z17
+	VFMADD231PS.BCST (R10)(R12*1), Z2, Z18
+	VFMADD231PS.BCST (R10)(R12*1), Z3, Z19
+	LEAQ             (R8)(AX*8), R8
+	ADDQ             $0x20, R10
+	ADDQ             $0x20, R11
+	ADDQ             $0x08, R9
+	CMPQ             R9, BX
+	JLT              weighFour_row
+	MOVQ             lanes+40(FP), R8
+	VMOVUPS          Y4, (R8)
+	VEXTRACTF32X8    $0x01, Z4, 256(R8)
+	VMOVUPS          Y5, 512(R8)
+	VEXTRACTF32X8    $0x01, Z5, 768(R8)
+	VMOVUPS          Y6, 1024(R8)
+	VEXTRACTF32X8    $0x01, Z6, 1280(R8)
+	VMOVUPS          Y7, 1536(R8)
+	VEXTRACTF32X8    $0x01, Z7, 1792(R8)
+	ADDQ             DX, R8
+	VMOVUPS          Y8, (R8)
+	VEXTRACTF32X8    $0x01, Z8, 256(R8)
+	VMOVUPS          Y9, 512(R8)
+	VEXTRACTF32X8    $0x01, Z9, 768(R8)
+	VMOVUPS          Y10, 1024(R8)
+	VEXTRACTF32X8    $0x01, Z10, 1280(R8)
+	VMOVUPS          Y11, 1536(R8)
+	VEXTRACTF32X8    $0x01, Z11, 1792(R8)
+	ADDQ             DX, R8
+	VMOVUPS          Y12, (R8)
+	VEXTRACTF32X8    $0x01, Z12, 256(R8)
+	VMOVUPS          Y13, 512(R8)
+	VEXTRACTF32X8    $0x01, Z13, 768(R8)
+	VMOVUPS          Y14, 1024(R8)
+	VEXTRACTF32X8    $0x01, Z14, 1280(R8)
+	VMOVUPS          Y15, 1536(R8)
+	VEXTRACTF32X8    $0x01, Z15, 1792(R8)
+	ADDQ             DX, R8
+	VMOVUPS          Y16, (R8)
+	VEXTRACTF32X8    $0x01, Z16, 256(R8)
+	VMOVUPS          Y17, 512(R8)
+	VEXTRACTF32X8    $0x01, Z17, 768(R8)
+	VMOVUPS          Y18, 1024(R8)
+	VEXTRACTF32X8    $0x01, Z18, 1280(R8)
+	VMOVUPS          Y19, 1536(R8)
+	VEXTRACTF32X8    $0x01, Z19, 1792(R8)
+	MOVQ             lanes+40(FP), R8
+	ADDQ             $0x00000020, R8
+	MOVQ             R8, lanes+40(FP)
+	INCQ             DI
+	CMPQ             DI, count+64(FP)
+	JLT              weighFour_lane
+	MOVQ             v+0(FP), R8
+	ADDQ             $0x00000100, R8
+	MOVQ             R8, v+0(FP)
+	MOVQ             lanes+40(FP), R8
+	ADDQ             $0x00000800, R8
+	MOVQ             R8, lanes+40(FP)
+	SHLQ             $0x05, DI
+	SUBQ             DI, lanes+40(FP)
+	SUBQ             $0x00000040, d+56(FP)
+	JG               weighFour_columns
 	VZEROUPPER
 	RET
 

@@ -34,6 +34,11 @@ func rowsVNNI(w *byte, near int, far int, x *int8, k int, sum *int32, skip int, 
 //go:noescape
 func tileVNNI(x *int8, ldx int, w *byte, ldw int, k int, sum *int32, ld int, n int, lanes *float32, mode int, wide *int16, ahead *byte)
 
+// weighSeven: see weighFunc.
+//
+//go:noescape
+func weighSeven(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int, count int, ahead int)
+
 // weighSix: see weighFunc.
 //
 //go:noescape

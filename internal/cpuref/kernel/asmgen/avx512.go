@@ -26,6 +26,7 @@ func avx512() {
 	DATA(0, U32(0x80808080))
 	rowsVNNI()
 	tileVNNI()
+	weighWide("weighSeven", 7)
 	weighWide("weighSix", 6)
 	weighWide("weighFour", 4)
 	wideExponentials()
@@ -446,12 +447,13 @@ func weighWide(name string, sums int) {
 	Doc(name + ": see weighFunc.")
 	Pragma("noescape")
 	ldv, ldp, ldl, n, ahead := pointer("ldv"), pointer("ldp"), pointer("ldl"), pointer("n"), pointer("ahead")
-	lane, row, j, p, p3, kept := GP64(), GP64(), GP64(), GP64(), GP64(), GP64()
-	three := func(first, last Register, stride Register, s, disp int) Mem {
-		if s >= 3 {
-			first, s = last, s-3
+	lane, row, j, p, p4, kept, ldp3 := GP64(), GP64(), GP64(), GP64(), GP64(), GP64(), tripled(ldp)
+	values, sum := zmm[:columns], zmm[columns:]
+	weight := func(s int) Mem {
+		if s >= 4 {
+			return rows4(p4, ldp, ldp3, s-4, 0)
 		}
-		return rows4(first, stride, nil, s, disp)
+		return rows4(p, ldp, ldp3, s, 0)
 	}
 	Label(name + "_columns")
 	XORQ(lane, lane)
@@ -462,7 +464,7 @@ func weighWide(name string, sums int) {
 		for s := range sums {
 			for c := range columns {
 				low := Mem{Base: kept, Disp: 512 * c}
-				do(tileSums[s*columns+c], low, low.Offset(256))
+				do(sum[s*columns+c], low, low.Offset(256))
 			}
 			if s < sums-1 {
 				ADDQ(ldl, kept)
@@ -478,25 +480,21 @@ func weighWide(name string, sums int) {
 	ADDQ(argument("v"), row)
 	Load(Param("p"), p)
 	LEAQ(Mem{Base: p, Index: lane, Scale: 4}, p)
-	LEAQ(Mem{Base: p, Index: ldp, Scale: 2}, p3)
-	ADDQ(ldp, p3)
+	LEAQ(Mem{Base: p, Index: ldp, Scale: 4}, p4)
 	MOVQ(lane, j)
 	Label(name + "_row")
-	values := spare[:columns]
 	for c, v := range values {
 		PREFETCHT1(Mem{Base: row, Index: ahead, Scale: 1, Disp: 64 * c})
 		VMOVUPS(Mem{Base: row, Disp: 64 * c}, v)
 	}
 	for s := range sums {
-		weight := spare[4+s%2]
-		VBROADCASTSS(three(p, p3, ldp, s, 0), weight)
 		for c, v := range values {
-			VFMADD231PS(v, weight, tileSums[s*columns+c])
+			VFMADD231PS_BCST(weight(s), v, sum[s*columns+c])
 		}
 	}
 	LEAQ(Mem{Base: row, Index: ldv, Scale: 8}, row)
 	ADDQ(Imm(32), p)
-	ADDQ(Imm(32), p3)
+	ADDQ(Imm(32), p4)
 	ADDQ(Imm(8), j)
 	CMPQ(j, n)
 	JLT(LabelRef(name + "_row"))
