@@ -14,8 +14,9 @@ func (b *Backend) kvWrite(o *engine.KVWrite, out, in operands) {
 // Attention's work is cut into blocks of tokens and keys (or columns of values), so that what is read serves all tokens of the
 // block and all heads that share a KV head. A single token reads the cache once, as fast as memory gives it: see kernel.Scores and contextOfOne.
 const (
-	keyBlock    = kernel.WeightBlock // keys that many tokens are multiplied with
-	valueBlock  = 64                 // values that stay in a core's cache while all heads and tokens sum them
+	keyBlock    = 4 * kernel.WeightBlock // keys that many tokens are multiplied with
+	keyTokens   = kernel.InputBlock / 5  // of them that are compared with the same keys, where causality hides some from the first
+	valueBlock  = 256                    // values that stay in a core's cache while all heads and tokens sum them
 	valueTokens = 6
 	columnBlock = 64
 	cacheBlock  = 384 << 10 // bytes of values that stay there for a single token
@@ -56,9 +57,17 @@ func (c *scores) item(s *scratch, item int) {
 	h := item / (tBlocks * jBlocks)
 	t0, t1 := span(item/jBlocks%tBlocks, rows, tokenBlock)
 	key := kernel.Matrix{Data: c.k.from(j0, h/group*o.Dim), DType: c.k.dtype, Cols: o.Dim, Stride: c.k.Stride * c.k.dtype.Size()}
-	key.Rows = max(0, min(j1, c.first+t1-1)-j0) // what the last of these tokens attends to
 	y := c.dest.room(s, 0, h*rows+t0, t1-t0, j0, j1-j0)
-	c.kernels.Product(&s.Temp, y, kernel.Floats{Data: c.q.Data[t0*c.q.Stride+h*o.Dim:], Stride: c.q.Stride}, t1-t0, key)
+	for t := t0; t < t1; {
+		n := t1 - t
+		if c.first+t < j1 {
+			n = min(n, keyTokens)
+		}
+		key.Rows = max(0, min(j1, c.first+t+n-1)-j0) // what the last of these tokens attends to
+		part := kernel.Floats{Data: y.Data[(t-t0)*y.Stride:], Stride: y.Stride}
+		c.kernels.Product(&s.Temp, part, kernel.Floats{Data: c.q.Data[t*c.q.Stride+h*o.Dim:], Stride: c.q.Stride}, n, key)
+		t += n
+	}
 	for t := t0; t < t1; t++ {
 		row := y.Data[(t-t0)*y.Stride:][:j1-j0]
 		seen := min(len(row), max(0, c.first+t-j0))
