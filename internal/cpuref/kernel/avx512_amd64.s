@@ -2641,320 +2641,288 @@ DATA float64s<>+176(SB)/8, $0x3ff0000000000000
 GLOBL float64s<>(SB), RODATA|NOPTR, $184
 
 // func expSumWide(out *float32, x *float32, top float32, n int, lanes *float32)
-// Requires: AVX, AVX512DQ, AVX512F, AVX512VL, BMI2, CMOV
+// Requires: AVX, AVX512DQ, AVX512F, AVX512VL, BMI2
 TEXT ·expSumWide(SB), NOSPLIT, $0-40
 	MOVQ         out+0(FP), AX
 	MOVQ         x+8(FP), CX
 	MOVQ         n+24(FP), DX
-	MOVQ         $0x00000040, BX
 	VBROADCASTSS top+16(FP), Y0
 	VCVTPS2PD    Y0, Z0
 	VXORPS       Y1, Y1, Y1
+	SUBQ         $0x00000040, DX
+	JL           expSumWide_rest
 
 expSumWide_loop:
-	MOVQ              DX, SI
-	CMPQ              SI, BX
-	CMOVQGT           BX, SI
-	MOVQ              $-1, DI
-	BZHIQ             SI, DI, DI
-	MOVQ              DI, SI
-	SHRQ              $0x00, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         (CX), K1, Y2
-	VCVTPS2PD         Y2, Z2
+	VCVTPS2PD         (CX), Z2
 	VSUBPD            Z0, Z2, Z2
-	MOVQ              DI, SI
-	SHRQ              $0x08, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         32(CX), K1, Y3
-	VCVTPS2PD         Y3, Z3
+	VCVTPS2PD         32(CX), Z3
 	VSUBPD            Z0, Z3, Z3
-	MOVQ              DI, SI
-	SHRQ              $0x10, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         64(CX), K1, Y4
-	VCVTPS2PD         Y4, Z4
+	VCVTPS2PD         64(CX), Z4
 	VSUBPD            Z0, Z4, Z4
-	MOVQ              DI, SI
-	SHRQ              $0x18, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         96(CX), K1, Y5
-	VCVTPS2PD         Y5, Z5
+	VCVTPS2PD         96(CX), Z5
 	VSUBPD            Z0, Z5, Z5
-	MOVQ              DI, SI
-	SHRQ              $0x20, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         128(CX), K1, Y6
-	VCVTPS2PD         Y6, Z6
+	VCVTPS2PD         128(CX), Z6
 	VSUBPD            Z0, Z6, Z6
-	MOVQ              DI, SI
-	SHRQ              $0x28, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         160(CX), K1, Y7
-	VCVTPS2PD         Y7, Z7
+	VCVTPS2PD         160(CX), Z7
 	VSUBPD            Z0, Z7, Z7
-	MOVQ              DI, SI
-	SHRQ              $0x30, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         192(CX), K1, Y8
-	VCVTPS2PD         Y8, Z8
+	VCVTPS2PD         192(CX), Z8
 	VSUBPD            Z0, Z8, Z8
-	MOVQ              DI, SI
-	SHRQ              $0x38, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         224(CX), K1, Y9
-	VCVTPS2PD         Y9, Z9
+	VCVTPS2PD         224(CX), Z9
 	VSUBPD            Z0, Z9, Z9
-	VBROADCASTSD      float64s<>+8(SB), Z25
-	VBROADCASTSD      float64s<>+0(SB), Z26
-	VMINPD            Z2, Z25, Z2
-	VMAXPD            Z2, Z26, Z2
+	VBROADCASTSD      float64s<>+8(SB), Z11
+	VBROADCASTSD      float64s<>+0(SB), Z12
+	VMINPD            Z2, Z11, Z2
+	VMAXPD            Z2, Z12, Z2
 	VMULPD.BCST       float64s<>+16(SB), Z2, Z18
 	VADDPD.BCST       float64s<>+40(SB), Z18, Z18
-	VSUBPD.BCST       float64s<>+40(SB), Z18, Z17
-	VFNMADD231PD.BCST float64s<>+24(SB), Z17, Z2
-	VMULPD.BCST       float64s<>+32(SB), Z17, Z17
-	VSUBPD            Z17, Z2, Z2
-	VBROADCASTSD      float64s<>+96(SB), Z10
-	VMINPD            Z3, Z25, Z3
-	VMAXPD            Z3, Z26, Z3
+	VSUBPD.BCST       float64s<>+40(SB), Z18, Z10
+	VFNMADD231PD.BCST float64s<>+24(SB), Z10, Z2
+	VMULPD.BCST       float64s<>+32(SB), Z10, Z10
+	VSUBPD            Z10, Z2, Z2
+	VMINPD            Z3, Z11, Z3
+	VMAXPD            Z3, Z12, Z3
 	VMULPD.BCST       float64s<>+16(SB), Z3, Z19
 	VADDPD.BCST       float64s<>+40(SB), Z19, Z19
-	VSUBPD.BCST       float64s<>+40(SB), Z19, Z17
-	VFNMADD231PD.BCST float64s<>+24(SB), Z17, Z3
-	VMULPD.BCST       float64s<>+32(SB), Z17, Z17
-	VSUBPD            Z17, Z3, Z3
-	VBROADCASTSD      float64s<>+96(SB), Z11
-	VMINPD            Z4, Z25, Z4
-	VMAXPD            Z4, Z26, Z4
+	VSUBPD.BCST       float64s<>+40(SB), Z19, Z10
+	VFNMADD231PD.BCST float64s<>+24(SB), Z10, Z3
+	VMULPD.BCST       float64s<>+32(SB), Z10, Z10
+	VSUBPD            Z10, Z3, Z3
+	VMINPD            Z4, Z11, Z4
+	VMAXPD            Z4, Z12, Z4
 	VMULPD.BCST       float64s<>+16(SB), Z4, Z20
 	VADDPD.BCST       float64s<>+40(SB), Z20, Z20
-	VSUBPD.BCST       float64s<>+40(SB), Z20, Z17
-	VFNMADD231PD.BCST float64s<>+24(SB), Z17, Z4
-	VMULPD.BCST       float64s<>+32(SB), Z17, Z17
-	VSUBPD            Z17, Z4, Z4
-	VBROADCASTSD      float64s<>+96(SB), Z12
-	VMINPD            Z5, Z25, Z5
-	VMAXPD            Z5, Z26, Z5
+	VSUBPD.BCST       float64s<>+40(SB), Z20, Z10
+	VFNMADD231PD.BCST float64s<>+24(SB), Z10, Z4
+	VMULPD.BCST       float64s<>+32(SB), Z10, Z10
+	VSUBPD            Z10, Z4, Z4
+	VMINPD            Z5, Z11, Z5
+	VMAXPD            Z5, Z12, Z5
 	VMULPD.BCST       float64s<>+16(SB), Z5, Z21
 	VADDPD.BCST       float64s<>+40(SB), Z21, Z21
-	VSUBPD.BCST       float64s<>+40(SB), Z21, Z17
-	VFNMADD231PD.BCST float64s<>+24(SB), Z17, Z5
-	VMULPD.BCST       float64s<>+32(SB), Z17, Z17
-	VSUBPD            Z17, Z5, Z5
-	VBROADCASTSD      float64s<>+96(SB), Z13
-	VMINPD            Z6, Z25, Z6
-	VMAXPD            Z6, Z26, Z6
+	VSUBPD.BCST       float64s<>+40(SB), Z21, Z10
+	VFNMADD231PD.BCST float64s<>+24(SB), Z10, Z5
+	VMULPD.BCST       float64s<>+32(SB), Z10, Z10
+	VSUBPD            Z10, Z5, Z5
+	VMINPD            Z6, Z11, Z6
+	VMAXPD            Z6, Z12, Z6
 	VMULPD.BCST       float64s<>+16(SB), Z6, Z22
 	VADDPD.BCST       float64s<>+40(SB), Z22, Z22
-	VSUBPD.BCST       float64s<>+40(SB), Z22, Z17
-	VFNMADD231PD.BCST float64s<>+24(SB), Z17, Z6
-	VMULPD.BCST       float64s<>+32(SB), Z17, Z17
-	VSUBPD            Z17, Z6, Z6
-	VBROADCASTSD      float64s<>+96(SB), Z14
-	VMINPD            Z7, Z25, Z7
-	VMAXPD            Z7, Z26, Z7
+	VSUBPD.BCST       float64s<>+40(SB), Z22, Z10
+	VFNMADD231PD.BCST float64s<>+24(SB), Z10, Z6
+	VMULPD.BCST       float64s<>+32(SB), Z10, Z10
+	VSUBPD            Z10, Z6, Z6
+	VMINPD            Z7, Z11, Z7
+	VMAXPD            Z7, Z12, Z7
 	VMULPD.BCST       float64s<>+16(SB), Z7, Z23
 	VADDPD.BCST       float64s<>+40(SB), Z23, Z23
-	VSUBPD.BCST       float64s<>+40(SB), Z23, Z17
-	VFNMADD231PD.BCST float64s<>+24(SB), Z17, Z7
-	VMULPD.BCST       float64s<>+32(SB), Z17, Z17
-	VSUBPD            Z17, Z7, Z7
-	VBROADCASTSD      float64s<>+96(SB), Z15
-	VMINPD            Z8, Z25, Z8
-	VMAXPD            Z8, Z26, Z8
+	VSUBPD.BCST       float64s<>+40(SB), Z23, Z10
+	VFNMADD231PD.BCST float64s<>+24(SB), Z10, Z7
+	VMULPD.BCST       float64s<>+32(SB), Z10, Z10
+	VSUBPD            Z10, Z7, Z7
+	VMINPD            Z8, Z11, Z8
+	VMAXPD            Z8, Z12, Z8
 	VMULPD.BCST       float64s<>+16(SB), Z8, Z24
 	VADDPD.BCST       float64s<>+40(SB), Z24, Z24
-	VSUBPD.BCST       float64s<>+40(SB), Z24, Z17
-	VFNMADD231PD.BCST float64s<>+24(SB), Z17, Z8
-	VMULPD.BCST       float64s<>+32(SB), Z17, Z17
-	VSUBPD            Z17, Z8, Z8
-	VBROADCASTSD      float64s<>+96(SB), Z16
-	VMINPD            Z9, Z25, Z9
-	VMAXPD            Z9, Z26, Z9
+	VSUBPD.BCST       float64s<>+40(SB), Z24, Z10
+	VFNMADD231PD.BCST float64s<>+24(SB), Z10, Z8
+	VMULPD.BCST       float64s<>+32(SB), Z10, Z10
+	VSUBPD            Z10, Z8, Z8
+	VMINPD            Z9, Z11, Z9
+	VMAXPD            Z9, Z12, Z9
 	VMULPD.BCST       float64s<>+16(SB), Z9, Z25
 	VADDPD.BCST       float64s<>+40(SB), Z25, Z25
-	VSUBPD.BCST       float64s<>+40(SB), Z25, Z17
-	VFNMADD231PD.BCST float64s<>+24(SB), Z17, Z9
-	VMULPD.BCST       float64s<>+32(SB), Z17, Z17
-	VSUBPD            Z17, Z9, Z9
+	VSUBPD.BCST       float64s<>+40(SB), Z25, Z10
+	VFNMADD231PD.BCST float64s<>+24(SB), Z10, Z9
+	VMULPD.BCST       float64s<>+32(SB), Z10, Z10
+	VSUBPD            Z10, Z9, Z9
 	VBROADCASTSD      float64s<>+96(SB), Z17
-	VMULPD            Z2, Z10, Z10
-	VADDPD.BCST       float64s<>+104(SB), Z10, Z10
-	VMULPD            Z3, Z11, Z11
-	VADDPD.BCST       float64s<>+104(SB), Z11, Z11
-	VMULPD            Z4, Z12, Z12
-	VADDPD.BCST       float64s<>+104(SB), Z12, Z12
-	VMULPD            Z5, Z13, Z13
-	VADDPD.BCST       float64s<>+104(SB), Z13, Z13
-	VMULPD            Z6, Z14, Z14
-	VADDPD.BCST       float64s<>+104(SB), Z14, Z14
-	VMULPD            Z7, Z15, Z15
-	VADDPD.BCST       float64s<>+104(SB), Z15, Z15
-	VMULPD            Z8, Z16, Z16
-	VADDPD.BCST       float64s<>+104(SB), Z16, Z16
+	VBROADCASTSD      float64s<>+104(SB), Z26
+	VMULPD            Z2, Z17, Z10
+	VADDPD            Z26, Z10, Z10
+	VMULPD            Z3, Z17, Z11
+	VADDPD            Z26, Z11, Z11
+	VMULPD            Z4, Z17, Z12
+	VADDPD            Z26, Z12, Z12
+	VMULPD            Z5, Z17, Z13
+	VADDPD            Z26, Z13, Z13
+	VMULPD            Z6, Z17, Z14
+	VADDPD            Z26, Z14, Z14
+	VMULPD            Z7, Z17, Z15
+	VADDPD            Z26, Z15, Z15
+	VMULPD            Z8, Z17, Z16
+	VADDPD            Z26, Z16, Z16
 	VMULPD            Z9, Z17, Z17
-	VADDPD.BCST       float64s<>+104(SB), Z17, Z17
+	VADDPD            Z26, Z17, Z17
+	VBROADCASTSD      float64s<>+112(SB), Z26
 	VMULPD            Z2, Z10, Z10
-	VADDPD.BCST       float64s<>+112(SB), Z10, Z10
+	VADDPD            Z26, Z10, Z10
 	VMULPD            Z3, Z11, Z11
-	VADDPD.BCST       float64s<>+112(SB), Z11, Z11
+	VADDPD            Z26, Z11, Z11
 	VMULPD            Z4, Z12, Z12
-	VADDPD.BCST       float64s<>+112(SB), Z12, Z12
+	VADDPD            Z26, Z12, Z12
 	VMULPD            Z5, Z13, Z13
-	VADDPD.BCST       float64s<>+112(SB), Z13, Z13
+	VADDPD            Z26, Z13, Z13
 	VMULPD            Z6, Z14, Z14
-	VADDPD.BCST       float64s<>+112(SB), Z14, Z14
+	VADDPD            Z26, Z14, Z14
 	VMULPD            Z7, Z15, Z15
-	VADDPD.BCST       float64s<>+112(SB), Z15, Z15
+	VADDPD            Z26, Z15, Z15
 	VMULPD            Z8, Z16, Z16
-	VADDPD.BCST       float64s<>+112(SB), Z16, Z16
+	VADDPD            Z26, Z16, Z16
 	VMULPD            Z9, Z17, Z17
-	VADDPD.BCST       float64s<>+112(SB), Z17, Z17
+	VADDPD            Z26, Z17, Z17
+	VBROADCASTSD      float64s<>+120(SB), Z26
 	VMULPD            Z2, Z10, Z10
-	VADDPD.BCST       float64s<>+120(SB), Z10, Z10
+	VADDPD            Z26, Z10, Z10
 	VMULPD            Z3, Z11, Z11
-	VADDPD.BCST       float64s<>+120(SB), Z11, Z11
+	VADDPD            Z26, Z11, Z11
 	VMULPD            Z4, Z12, Z12
-	VADDPD.BCST       float64s<>+120(SB), Z12, Z12
+	VADDPD            Z26, Z12, Z12
 	VMULPD            Z5, Z13, Z13
-	VADDPD.BCST       float64s<>+120(SB), Z13, Z13
+	VADDPD            Z26, Z13, Z13
 	VMULPD            Z6, Z14, Z14
-	VADDPD.BCST       float64s<>+120(SB), Z14, Z14
+	VADDPD            Z26, Z14, Z14
 	VMULPD            Z7, Z15, Z15
-	VADDPD.BCST       float64s<>+120(SB), Z15, Z15
+	VADDPD            Z26, Z15, Z15
 	VMULPD            Z8, Z16, Z16
-	VADDPD.BCST       float64s<>+120(SB), Z16, Z16
+	VADDPD            Z26, Z16, Z16
 	VMULPD            Z9, Z17, Z17
-	VADDPD.BCST       float64s<>+120(SB), Z17, Z17
+	VADDPD            Z26, Z17, Z17
+	VBROADCASTSD      float64s<>+128(SB), Z26
 	VMULPD            Z2, Z10, Z10
-	VADDPD.BCST       float64s<>+128(SB), Z10, Z10
+	VADDPD            Z26, Z10, Z10
 	VMULPD            Z3, Z11, Z11
-	VADDPD.BCST       float64s<>+128(SB), Z11, Z11
+	VADDPD            Z26, Z11, Z11
 	VMULPD            Z4, Z12, Z12
-	VADDPD.BCST       float64s<>+128(SB), Z12, Z12
+	VADDPD            Z26, Z12, Z12
 	VMULPD            Z5, Z13, Z13
-	VADDPD.BCST       float64s<>+128(SB), Z13, Z13
+	VADDPD            Z26, Z13, Z13
 	VMULPD            Z6, Z14, Z14
-	VADDPD.BCST       float64s<>+128(SB), Z14, Z14
+	VADDPD            Z26, Z14, Z14
 	VMULPD            Z7, Z15, Z15
-	VADDPD.BCST       float64s<>+128(SB), Z15, Z15
+	VADDPD            Z26, Z15, Z15
 	VMULPD            Z8, Z16, Z16
-	VADDPD.BCST       float64s<>+128(SB), Z16, Z16
+	VADDPD            Z26, Z16, Z16
 	VMULPD            Z9, Z17, Z17
-	VADDPD.BCST       float64s<>+128(SB), Z17, Z17
+	VADDPD            Z26, Z17, Z17
+	VBROADCASTSD      float64s<>+136(SB), Z26
 	VMULPD            Z2, Z10, Z10
-	VADDPD.BCST       float64s<>+136(SB), Z10, Z10
+	VADDPD            Z26, Z10, Z10
 	VMULPD            Z3, Z11, Z11
-	VADDPD.BCST       float64s<>+136(SB), Z11, Z11
+	VADDPD            Z26, Z11, Z11
 	VMULPD            Z4, Z12, Z12
-	VADDPD.BCST       float64s<>+136(SB), Z12, Z12
+	VADDPD            Z26, Z12, Z12
 	VMULPD            Z5, Z13, Z13
-	VADDPD.BCST       float64s<>+136(SB), Z13, Z13
+	VADDPD            Z26, Z13, Z13
 	VMULPD            Z6, Z14, Z14
-	VADDPD.BCST       float64s<>+136(SB), Z14, Z14
+	VADDPD            Z26, Z14, Z14
 	VMULPD            Z7, Z15, Z15
-	VADDPD.BCST       float64s<>+136(SB), Z15, Z15
+	VADDPD            Z26, Z15, Z15
 	VMULPD            Z8, Z16, Z16
-	VADDPD.BCST       float64s<>+136(SB), Z16, Z16
+	VADDPD            Z26, Z16, Z16
 	VMULPD            Z9, Z17, Z17
-	VADDPD.BCST       float64s<>+136(SB), Z17, Z17
+	VADDPD            Z26, Z17, Z17
+	VBROADCASTSD      float64s<>+144(SB), Z26
 	VMULPD            Z2, Z10, Z10
-	VADDPD.BCST       float64s<>+144(SB), Z10, Z10
+	VADDPD            Z26, Z10, Z10
 	VMULPD            Z3, Z11, Z11
-	VADDPD.BCST       float64s<>+144(SB), Z11, Z11
+	VADDPD            Z26, Z11, Z11
 	VMULPD            Z4, Z12, Z12
-	VADDPD.BCST       float64s<>+144(SB), Z12, Z12
+	VADDPD            Z26, Z12, Z12
 	VMULPD            Z5, Z13, Z13
-	VADDPD.BCST       float64s<>+144(SB), Z13, Z13
+	VADDPD            Z26, Z13, Z13
 	VMULPD            Z6, Z14, Z14
-	VADDPD.BCST       float64s<>+144(SB), Z14, Z14
+	VADDPD            Z26, Z14, Z14
 	VMULPD            Z7, Z15, Z15
-	VADDPD.BCST       float64s<>+144(SB), Z15, Z15
+	VADDPD            Z26, Z15, Z15
 	VMULPD            Z8, Z16, Z16
-	VADDPD.BCST       float64s<>+144(SB), Z16, Z16
+	VADDPD            Z26, Z16, Z16
 	VMULPD            Z9, Z17, Z17
-	VADDPD.BCST       float64s<>+144(SB), Z17, Z17
+	VADDPD            Z26, Z17, Z17
+	VBROADCASTSD      float64s<>+152(SB), Z26
 	VMULPD            Z2, Z10, Z10
-	VADDPD.BCST       float64s<>+152(SB), Z10, Z10
+	VADDPD            Z26, Z10, Z10
 	VMULPD            Z3, Z11, Z11
-	VADDPD.BCST       float64s<>+152(SB), Z11, Z11
+	VADDPD            Z26, Z11, Z11
 	VMULPD            Z4, Z12, Z12
-	VADDPD.BCST       float64s<>+152(SB), Z12, Z12
+	VADDPD            Z26, Z12, Z12
 	VMULPD            Z5, Z13, Z13
-	VADDPD.BCST       float64s<>+152(SB), Z13, Z13
+	VADDPD            Z26, Z13, Z13
 	VMULPD            Z6, Z14, Z14
-	VADDPD.BCST       float64s<>+152(SB), Z14, Z14
+	VADDPD            Z26, Z14, Z14
 	VMULPD            Z7, Z15, Z15
-	VADDPD.BCST       float64s<>+152(SB), Z15, Z15
+	VADDPD            Z26, Z15, Z15
 	VMULPD            Z8, Z16, Z16
-	VADDPD.BCST       float64s<>+152(SB), Z16, Z16
+	VADDPD            Z26, Z16, Z16
 	VMULPD            Z9, Z17, Z17
-	VADDPD.BCST       float64s<>+152(SB), Z17, Z17
+	VADDPD            Z26, Z17, Z17
+	VBROADCASTSD      float64s<>+160(SB), Z26
 	VMULPD            Z2, Z10, Z10
-	VADDPD.BCST       float64s<>+160(SB), Z10, Z10
+	VADDPD            Z26, Z10, Z10
 	VMULPD            Z3, Z11, Z11
-	VADDPD.BCST       float64s<>+160(SB), Z11, Z11
+	VADDPD            Z26, Z11, Z11
 	VMULPD            Z4, Z12, Z12
-	VADDPD.BCST       float64s<>+160(SB), Z12, Z12
+	VADDPD            Z26, Z12, Z12
 	VMULPD            Z5, Z13, Z13
-	VADDPD.BCST       float64s<>+160(SB), Z13, Z13
+	VADDPD            Z26, Z13, Z13
 	VMULPD            Z6, Z14, Z14
-	VADDPD.BCST       float64s<>+160(SB), Z14, Z14
+	VADDPD            Z26, Z14, Z14
 	VMULPD            Z7, Z15, Z15
-	VADDPD.BCST       float64s<>+160(SB), Z15, Z15
+	VADDPD            Z26, Z15, Z15
 	VMULPD            Z8, Z16, Z16
-	VADDPD.BCST       float64s<>+160(SB), Z16, Z16
+	VADDPD            Z26, Z16, Z16
 	VMULPD            Z9, Z17, Z17
-	VADDPD.BCST       float64s<>+160(SB), Z17, Z17
+	VADDPD            Z26, Z17, Z17
+	VBROADCASTSD      float64s<>+168(SB), Z26
 	VMULPD            Z2, Z10, Z10
-	VADDPD.BCST       float64s<>+168(SB), Z10, Z10
+	VADDPD            Z26, Z10, Z10
 	VMULPD            Z3, Z11, Z11
-	VADDPD.BCST       float64s<>+168(SB), Z11, Z11
+	VADDPD            Z26, Z11, Z11
 	VMULPD            Z4, Z12, Z12
-	VADDPD.BCST       float64s<>+168(SB), Z12, Z12
+	VADDPD            Z26, Z12, Z12
 	VMULPD            Z5, Z13, Z13
-	VADDPD.BCST       float64s<>+168(SB), Z13, Z13
+	VADDPD            Z26, Z13, Z13
 	VMULPD            Z6, Z14, Z14
-	VADDPD.BCST       float64s<>+168(SB), Z14, Z14
+	VADDPD            Z26, Z14, Z14
 	VMULPD            Z7, Z15, Z15
-	VADDPD.BCST       float64s<>+168(SB), Z15, Z15
+	VADDPD            Z26, Z15, Z15
 	VMULPD            Z8, Z16, Z16
-	VADDPD.BCST       float64s<>+168(SB), Z16, Z16
+	VADDPD            Z26, Z16, Z16
 	VMULPD            Z9, Z17, Z17
-	VADDPD.BCST       float64s<>+168(SB), Z17, Z17
+	VADDPD            Z26, Z17, Z17
+	VBROADCASTSD      float64s<>+176(SB), Z26
 	VMULPD            Z2, Z10, Z10
-	VADDPD.BCST       float64s<>+176(SB), Z10, Z10
+	VADDPD            Z26, Z10, Z10
 	VMULPD            Z3, Z11, Z11
-	VADDPD.BCST       float64s<>+176(SB), Z11, Z11
+	VADDPD            Z26, Z11, Z11
 	VMULPD            Z4, Z12, Z12
-	VADDPD.BCST       float64s<>+176(SB), Z12, Z12
+	VADDPD            Z26, Z12, Z12
 	VMULPD            Z5, Z13, Z13
-	VADDPD.BCST       float64s<>+176(SB), Z13, Z13
+	VADDPD            Z26, Z13, Z13
 	VMULPD            Z6, Z14, Z14
-	VADDPD.BCST       float64s<>+176(SB), Z14, Z14
+	VADDPD            Z26, Z14, Z14
 	VMULPD            Z7, Z15, Z15
-	VADDPD.BCST       float64s<>+176(SB), Z15, Z15
+	VADDPD            Z26, Z15, Z15
 	VMULPD            Z8, Z16, Z16
-	VADDPD.BCST       float64s<>+176(SB), Z16, Z16
+	VADDPD            Z26, Z16, Z16
 	VMULPD            Z9, Z17, Z17
-	VADDPD.BCST       float64s<>+176(SB), Z17, Z17
+	VADDPD            Z26, Z17, Z17
+	VBROADCASTSD      float64s<>+176(SB), Z26
 	VMULPD            Z2, Z10, Z10
-	VADDPD.BCST       float64s<>+176(SB), Z10, Z10
+	VADDPD            Z26, Z10, Z10
 	VMULPD            Z3, Z11, Z11
-	VADDPD.BCST       float64s<>+176(SB), Z11, Z11
+	VADDPD            Z26, Z11, Z11
 	VMULPD            Z4, Z12, Z12
-	VADDPD.BCST       float64s<>+176(SB), Z12, Z12
+	VADDPD            Z26, Z12, Z12
 	VMULPD            Z5, Z13, Z13
-	VADDPD.BCST       float64s<>+176(SB), Z13, Z13
+	VADDPD            Z26, Z13, Z13
 	VMULPD            Z6, Z14, Z14
-	VADDPD.BCST       float64s<>+176(SB), Z14, Z14
+	VADDPD            Z26, Z14, Z14
 	VMULPD            Z7, Z15, Z15
-	VADDPD.BCST       float64s<>+176(SB), Z15, Z15
+	VADDPD            Z26, Z15, Z15
 	VMULPD            Z8, Z16, Z16
-	VADDPD.BCST       float64s<>+176(SB), Z16, Z16
+	VADDPD            Z26, Z16, Z16
 	VMULPD            Z9, Z17, Z17
-	VADDPD.BCST       float64s<>+176(SB), Z17, Z17
+	VADDPD            Z26, Z17, Z17
 	VPSLLQ            $0x34, Z18, Z18
 	VPADDQ            Z18, Z10, Z10
 	VPSLLQ            $0x34, Z19, Z19
@@ -2971,378 +2939,696 @@ expSumWide_loop:
 	VPADDQ            Z24, Z16, Z16
 	VPSLLQ            $0x34, Z25, Z25
 	VPADDQ            Z25, Z17, Z17
-	MOVQ              DI, SI
-	SHRQ              $0x00, SI
-	KMOVB             SI, K1
 	VCVTPD2PS         Z10, Y2
-	VADDPS            Y2, Y1, K1, Y1
-	VMOVUPS           Y2, K1, (AX)
-	MOVQ              DI, SI
-	SHRQ              $0x08, SI
-	KMOVB             SI, K1
+	VADDPS            Y2, Y1, Y1
+	VMOVUPS           Y2, (AX)
 	VCVTPD2PS         Z11, Y2
-	VADDPS            Y2, Y1, K1, Y1
-	VMOVUPS           Y2, K1, 32(AX)
-	MOVQ              DI, SI
-	SHRQ              $0x10, SI
-	KMOVB             SI, K1
+	VADDPS            Y2, Y1, Y1
+	VMOVUPS           Y2, 32(AX)
 	VCVTPD2PS         Z12, Y2
-	VADDPS            Y2, Y1, K1, Y1
-	VMOVUPS           Y2, K1, 64(AX)
-	MOVQ              DI, SI
-	SHRQ              $0x18, SI
-	KMOVB             SI, K1
+	VADDPS            Y2, Y1, Y1
+	VMOVUPS           Y2, 64(AX)
 	VCVTPD2PS         Z13, Y2
-	VADDPS            Y2, Y1, K1, Y1
-	VMOVUPS           Y2, K1, 96(AX)
-	MOVQ              DI, SI
-	SHRQ              $0x20, SI
-	KMOVB             SI, K1
+	VADDPS            Y2, Y1, Y1
+	VMOVUPS           Y2, 96(AX)
 	VCVTPD2PS         Z14, Y2
-	VADDPS            Y2, Y1, K1, Y1
-	VMOVUPS           Y2, K1, 128(AX)
-	MOVQ              DI, SI
-	SHRQ              $0x28, SI
-	KMOVB             SI, K1
+	VADDPS            Y2, Y1, Y1
+	VMOVUPS           Y2, 128(AX)
 	VCVTPD2PS         Z15, Y2
-	VADDPS            Y2, Y1, K1, Y1
-	VMOVUPS           Y2, K1, 160(AX)
-	MOVQ              DI, SI
-	SHRQ              $0x30, SI
-	KMOVB             SI, K1
+	VADDPS            Y2, Y1, Y1
+	VMOVUPS           Y2, 160(AX)
 	VCVTPD2PS         Z16, Y2
-	VADDPS            Y2, Y1, K1, Y1
-	VMOVUPS           Y2, K1, 192(AX)
-	MOVQ              DI, SI
-	SHRQ              $0x38, SI
-	KMOVB             SI, K1
+	VADDPS            Y2, Y1, Y1
+	VMOVUPS           Y2, 192(AX)
 	VCVTPD2PS         Z17, Y2
-	VADDPS            Y2, Y1, K1, Y1
-	VMOVUPS           Y2, K1, 224(AX)
+	VADDPS            Y2, Y1, Y1
+	VMOVUPS           Y2, 224(AX)
 	ADDQ              $0x00000100, CX
 	ADDQ              $0x00000100, AX
-	SUBQ              BX, DX
-	JG                expSumWide_loop
-	MOVQ              lanes+32(FP), AX
-	VMOVUPS           Y1, (AX)
+	SUBQ              $0x00000040, DX
+	JGE               expSumWide_loop
+
+expSumWide_rest:
+	ADDQ              $0x00000040, DX
+	JE                expSumWide_end
+	MOVQ              $-1, BX
+	BZHIQ             DX, BX, BX
+	MOVQ              BX, DX
+	SHRQ              $0x00, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         (CX), K1, Y2
+	VCVTPS2PD         Y2, Z2
+	VSUBPD            Z0, Z2, Z2
+	MOVQ              BX, DX
+	SHRQ              $0x08, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         32(CX), K1, Y3
+	VCVTPS2PD         Y3, Z3
+	VSUBPD            Z0, Z3, Z3
+	MOVQ              BX, DX
+	SHRQ              $0x10, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         64(CX), K1, Y4
+	VCVTPS2PD         Y4, Z4
+	VSUBPD            Z0, Z4, Z4
+	MOVQ              BX, DX
+	SHRQ              $0x18, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         96(CX), K1, Y5
+	VCVTPS2PD         Y5, Z5
+	VSUBPD            Z0, Z5, Z5
+	MOVQ              BX, DX
+	SHRQ              $0x20, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         128(CX), K1, Y6
+	VCVTPS2PD         Y6, Z6
+	VSUBPD            Z0, Z6, Z6
+	MOVQ              BX, DX
+	SHRQ              $0x28, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         160(CX), K1, Y7
+	VCVTPS2PD         Y7, Z7
+	VSUBPD            Z0, Z7, Z7
+	MOVQ              BX, DX
+	SHRQ              $0x30, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         192(CX), K1, Y8
+	VCVTPS2PD         Y8, Z8
+	VSUBPD            Z0, Z8, Z8
+	MOVQ              BX, DX
+	SHRQ              $0x38, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         224(CX), K1, Y9
+	VCVTPS2PD         Y9, Z9
+	VSUBPD            Z0, Z9, Z9
+	VBROADCASTSD      float64s<>+8(SB), Z10
+	VBROADCASTSD      float64s<>+0(SB), Z11
+	VMINPD            Z2, Z10, Z2
+	VMAXPD            Z2, Z11, Z2
+	VMULPD.BCST       float64s<>+16(SB), Z2, Z17
+	VADDPD.BCST       float64s<>+40(SB), Z17, Z17
+	VSUBPD.BCST       float64s<>+40(SB), Z17, Z0
+	VFNMADD231PD.BCST float64s<>+24(SB), Z0, Z2
+	VMULPD.BCST       float64s<>+32(SB), Z0, Z0
+	VSUBPD            Z0, Z2, Z2
+	VMINPD            Z3, Z10, Z3
+	VMAXPD            Z3, Z11, Z3
+	VMULPD.BCST       float64s<>+16(SB), Z3, Z18
+	VADDPD.BCST       float64s<>+40(SB), Z18, Z18
+	VSUBPD.BCST       float64s<>+40(SB), Z18, Z0
+	VFNMADD231PD.BCST float64s<>+24(SB), Z0, Z3
+	VMULPD.BCST       float64s<>+32(SB), Z0, Z0
+	VSUBPD            Z0, Z3, Z3
+	VMINPD            Z4, Z10, Z4
+	VMAXPD            Z4, Z11, Z4
+	VMULPD.BCST       float64s<>+16(SB), Z4, Z19
+	VADDPD.BCST       float64s<>+40(SB), Z19, Z19
+	VSUBPD.BCST       float64s<>+40(SB), Z19, Z0
+	VFNMADD231PD.BCST float64s<>+24(SB), Z0, Z4
+	VMULPD.BCST       float64s<>+32(SB), Z0, Z0
+	VSUBPD            Z0, Z4, Z4
+	VMINPD            Z5, Z10, Z5
+	VMAXPD            Z5, Z11, Z5
+	VMULPD.BCST       float64s<>+16(SB), Z5, Z20
+	VADDPD.BCST       float64s<>+40(SB), Z20, Z20
+	VSUBPD.BCST       float64s<>+40(SB), Z20, Z0
+	VFNMADD231PD.BCST float64s<>+24(SB), Z0, Z5
+	VMULPD.BCST       float64s<>+32(SB), Z0, Z0
+	VSUBPD            Z0, Z5, Z5
+	VMINPD            Z6, Z10, Z6
+	VMAXPD            Z6, Z11, Z6
+	VMULPD.BCST       float64s<>+16(SB), Z6, Z21
+	VADDPD.BCST       float64s<>+40(SB), Z21, Z21
+	VSUBPD.BCST       float64s<>+40(SB), Z21, Z0
+	VFNMADD231PD.BCST float64s<>+24(SB), Z0, Z6
+	VMULPD.BCST       float64s<>+32(SB), Z0, Z0
+	VSUBPD            Z0, Z6, Z6
+	VMINPD            Z7, Z10, Z7
+	VMAXPD            Z7, Z11, Z7
+	VMULPD.BCST       float64s<>+16(SB), Z7, Z22
+	VADDPD.BCST       float64s<>+40(SB), Z22, Z22
+	VSUBPD.BCST       float64s<>+40(SB), Z22, Z0
+	VFNMADD231PD.BCST float64s<>+24(SB), Z0, Z7
+	VMULPD.BCST       float64s<>+32(SB), Z0, Z0
+	VSUBPD            Z0, Z7, Z7
+	VMINPD            Z8, Z10, Z8
+	VMAXPD            Z8, Z11, Z8
+	VMULPD.BCST       float64s<>+16(SB), Z8, Z23
+	VADDPD.BCST       float64s<>+40(SB), Z23, Z23
+	VSUBPD.BCST       float64s<>+40(SB), Z23, Z0
+	VFNMADD231PD.BCST float64s<>+24(SB), Z0, Z8
+	VMULPD.BCST       float64s<>+32(SB), Z0, Z0
+	VSUBPD            Z0, Z8, Z8
+	VMINPD            Z9, Z10, Z9
+	VMAXPD            Z9, Z11, Z9
+	VMULPD.BCST       float64s<>+16(SB), Z9, Z24
+	VADDPD.BCST       float64s<>+40(SB), Z24, Z24
+	VSUBPD.BCST       float64s<>+40(SB), Z24, Z0
+	VFNMADD231PD.BCST float64s<>+24(SB), Z0, Z9
+	VMULPD.BCST       float64s<>+32(SB), Z0, Z0
+	VSUBPD            Z0, Z9, Z9
+	VBROADCASTSD      float64s<>+96(SB), Z16
+	VBROADCASTSD      float64s<>+104(SB), Z25
+	VMULPD            Z2, Z16, Z0
+	VADDPD            Z25, Z0, Z0
+	VMULPD            Z3, Z16, Z10
+	VADDPD            Z25, Z10, Z10
+	VMULPD            Z4, Z16, Z11
+	VADDPD            Z25, Z11, Z11
+	VMULPD            Z5, Z16, Z12
+	VADDPD            Z25, Z12, Z12
+	VMULPD            Z6, Z16, Z13
+	VADDPD            Z25, Z13, Z13
+	VMULPD            Z7, Z16, Z14
+	VADDPD            Z25, Z14, Z14
+	VMULPD            Z8, Z16, Z15
+	VADDPD            Z25, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z25, Z16, Z16
+	VBROADCASTSD      float64s<>+112(SB), Z25
+	VMULPD            Z2, Z0, Z0
+	VADDPD            Z25, Z0, Z0
+	VMULPD            Z3, Z10, Z10
+	VADDPD            Z25, Z10, Z10
+	VMULPD            Z4, Z11, Z11
+	VADDPD            Z25, Z11, Z11
+	VMULPD            Z5, Z12, Z12
+	VADDPD            Z25, Z12, Z12
+	VMULPD            Z6, Z13, Z13
+	VADDPD            Z25, Z13, Z13
+	VMULPD            Z7, Z14, Z14
+	VADDPD            Z25, Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z25, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z25, Z16, Z16
+	VBROADCASTSD      float64s<>+120(SB), Z25
+	VMULPD            Z2, Z0, Z0
+	VADDPD            Z25, Z0, Z0
+	VMULPD            Z3, Z10, Z10
+	VADDPD            Z25, Z10, Z10
+	VMULPD            Z4, Z11, Z11
+	VADDPD            Z25, Z11, Z11
+	VMULPD            Z5, Z12, Z12
+	VADDPD            Z25, Z12, Z12
+	VMULPD            Z6, Z13, Z13
+	VADDPD            Z25, Z13, Z13
+	VMULPD            Z7, Z14, Z14
+	VADDPD            Z25, Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z25, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z25, Z16, Z16
+	VBROADCASTSD      float64s<>+128(SB), Z25
+	VMULPD            Z2, Z0, Z0
+	VADDPD            Z25, Z0, Z0
+	VMULPD            Z3, Z10, Z10
+	VADDPD            Z25, Z10, Z10
+	VMULPD            Z4, Z11, Z11
+	VADDPD            Z25, Z11, Z11
+	VMULPD            Z5, Z12, Z12
+	VADDPD            Z25, Z12, Z12
+	VMULPD            Z6, Z13, Z13
+	VADDPD            Z25, Z13, Z13
+	VMULPD            Z7, Z14, Z14
+	VADDPD            Z25, Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z25, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z25, Z16, Z16
+	VBROADCASTSD      float64s<>+136(SB), Z25
+	VMULPD            Z2, Z0, Z0
+	VADDPD            Z25, Z0, Z0
+	VMULPD            Z3, Z10, Z10
+	VADDPD            Z25, Z10, Z10
+	VMULPD            Z4, Z11, Z11
+	VADDPD            Z25, Z11, Z11
+	VMULPD            Z5, Z12, Z12
+	VADDPD            Z25, Z12, Z12
+	VMULPD            Z6, Z13, Z13
+	VADDPD            Z25, Z13, Z13
+	VMULPD            Z7, Z14, Z14
+	VADDPD            Z25, Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z25, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z25, Z16, Z16
+	VBROADCASTSD      float64s<>+144(SB), Z25
+	VMULPD            Z2, Z0, Z0
+	VADDPD            Z25, Z0, Z0
+	VMULPD            Z3, Z10, Z10
+	VADDPD            Z25, Z10, Z10
+	VMULPD            Z4, Z11, Z11
+	VADDPD            Z25, Z11, Z11
+	VMULPD            Z5, Z12, Z12
+	VADDPD            Z25, Z12, Z12
+	VMULPD            Z6, Z13, Z13
+	VADDPD            Z25, Z13, Z13
+	VMULPD            Z7, Z14, Z14
+	VADDPD            Z25, Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z25, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z25, Z16, Z16
+	VBROADCASTSD      float64s<>+152(SB), Z25
+	VMULPD            Z2, Z0, Z0
+	VADDPD            Z25, Z0, Z0
+	VMULPD            Z3, Z10, Z10
+	VADDPD            Z25, Z10, Z10
+	VMULPD            Z4, Z11, Z11
+	VADDPD            Z25, Z11, Z11
+	VMULPD            Z5, Z12, Z12
+	VADDPD            Z25, Z12, Z12
+	VMULPD            Z6, Z13, Z13
+	VADDPD            Z25, Z13, Z13
+	VMULPD            Z7, Z14, Z14
+	VADDPD            Z25, Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z25, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z25, Z16, Z16
+	VBROADCASTSD      float64s<>+160(SB), Z25
+	VMULPD            Z2, Z0, Z0
+	VADDPD            Z25, Z0, Z0
+	VMULPD            Z3, Z10, Z10
+	VADDPD            Z25, Z10, Z10
+	VMULPD            Z4, Z11, Z11
+	VADDPD            Z25, Z11, Z11
+	VMULPD            Z5, Z12, Z12
+	VADDPD            Z25, Z12, Z12
+	VMULPD            Z6, Z13, Z13
+	VADDPD            Z25, Z13, Z13
+	VMULPD            Z7, Z14, Z14
+	VADDPD            Z25, Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z25, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z25, Z16, Z16
+	VBROADCASTSD      float64s<>+168(SB), Z25
+	VMULPD            Z2, Z0, Z0
+	VADDPD            Z25, Z0, Z0
+	VMULPD            Z3, Z10, Z10
+	VADDPD            Z25, Z10, Z10
+	VMULPD            Z4, Z11, Z11
+	VADDPD            Z25, Z11, Z11
+	VMULPD            Z5, Z12, Z12
+	VADDPD            Z25, Z12, Z12
+	VMULPD            Z6, Z13, Z13
+	VADDPD            Z25, Z13, Z13
+	VMULPD            Z7, Z14, Z14
+	VADDPD            Z25, Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z25, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z25, Z16, Z16
+	VBROADCASTSD      float64s<>+176(SB), Z25
+	VMULPD            Z2, Z0, Z0
+	VADDPD            Z25, Z0, Z0
+	VMULPD            Z3, Z10, Z10
+	VADDPD            Z25, Z10, Z10
+	VMULPD            Z4, Z11, Z11
+	VADDPD            Z25, Z11, Z11
+	VMULPD            Z5, Z12, Z12
+	VADDPD            Z25, Z12, Z12
+	VMULPD            Z6, Z13, Z13
+	VADDPD            Z25, Z13, Z13
+	VMULPD            Z7, Z14, Z14
+	VADDPD            Z25, Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z25, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z25, Z16, Z16
+	VBROADCASTSD      float64s<>+176(SB), Z25
+	VMULPD            Z2, Z0, Z0
+	VADDPD            Z25, Z0, Z0
+	VMULPD            Z3, Z10, Z10
+	VADDPD            Z25, Z10, Z10
+	VMULPD            Z4, Z11, Z11
+	VADDPD            Z25, Z11, Z11
+	VMULPD            Z5, Z12, Z12
+	VADDPD            Z25, Z12, Z12
+	VMULPD            Z6, Z13, Z13
+	VADDPD            Z25, Z13, Z13
+	VMULPD            Z7, Z14, Z14
+	VADDPD            Z25, Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z25, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z25, Z16, Z16
+	VPSLLQ            $0x34, Z17, Z17
+	VPADDQ            Z17, Z0, Z0
+	VPSLLQ            $0x34, Z18, Z18
+	VPADDQ            Z18, Z10, Z10
+	VPSLLQ            $0x34, Z19, Z19
+	VPADDQ            Z19, Z11, Z11
+	VPSLLQ            $0x34, Z20, Z20
+	VPADDQ            Z20, Z12, Z12
+	VPSLLQ            $0x34, Z21, Z21
+	VPADDQ            Z21, Z13, Z13
+	VPSLLQ            $0x34, Z22, Z22
+	VPADDQ            Z22, Z14, Z14
+	VPSLLQ            $0x34, Z23, Z23
+	VPADDQ            Z23, Z15, Z15
+	VPSLLQ            $0x34, Z24, Z24
+	VPADDQ            Z24, Z16, Z16
+	MOVQ              BX, CX
+	SHRQ              $0x00, CX
+	KMOVB             CX, K1
+	VCVTPD2PS         Z0, Y0
+	VADDPS            Y0, Y1, K1, Y1
+	VMOVUPS           Y0, K1, (AX)
+	MOVQ              BX, CX
+	SHRQ              $0x08, CX
+	KMOVB             CX, K1
+	VCVTPD2PS         Z10, Y0
+	VADDPS            Y0, Y1, K1, Y1
+	VMOVUPS           Y0, K1, 32(AX)
+	MOVQ              BX, CX
+	SHRQ              $0x10, CX
+	KMOVB             CX, K1
+	VCVTPD2PS         Z11, Y0
+	VADDPS            Y0, Y1, K1, Y1
+	VMOVUPS           Y0, K1, 64(AX)
+	MOVQ              BX, CX
+	SHRQ              $0x18, CX
+	KMOVB             CX, K1
+	VCVTPD2PS         Z12, Y0
+	VADDPS            Y0, Y1, K1, Y1
+	VMOVUPS           Y0, K1, 96(AX)
+	MOVQ              BX, CX
+	SHRQ              $0x20, CX
+	KMOVB             CX, K1
+	VCVTPD2PS         Z13, Y0
+	VADDPS            Y0, Y1, K1, Y1
+	VMOVUPS           Y0, K1, 128(AX)
+	MOVQ              BX, CX
+	SHRQ              $0x28, CX
+	KMOVB             CX, K1
+	VCVTPD2PS         Z14, Y0
+	VADDPS            Y0, Y1, K1, Y1
+	VMOVUPS           Y0, K1, 160(AX)
+	MOVQ              BX, CX
+	SHRQ              $0x30, CX
+	KMOVB             CX, K1
+	VCVTPD2PS         Z15, Y0
+	VADDPS            Y0, Y1, K1, Y1
+	VMOVUPS           Y0, K1, 192(AX)
+	MOVQ              BX, CX
+	SHRQ              $0x38, CX
+	KMOVB             CX, K1
+	VCVTPD2PS         Z16, Y0
+	VADDPS            Y0, Y1, K1, Y1
+	VMOVUPS           Y0, K1, 224(AX)
+
+expSumWide_end:
+	MOVQ    lanes+32(FP), AX
+	VMOVUPS Y1, (AX)
 	VZEROUPPER
 	RET
 
 // func siluWide(out *float32, x *float32, n int)
-// Requires: AVX, AVX512DQ, AVX512F, AVX512VL, BMI2, CMOV
+// Requires: AVX, AVX512DQ, AVX512F, AVX512VL, BMI2
 TEXT ·siluWide(SB), NOSPLIT, $0-24
 	MOVQ         out+0(FP), AX
 	MOVQ         x+8(FP), CX
 	MOVQ         n+16(FP), DX
-	MOVQ         $0x00000040, BX
 	VBROADCASTSS storedNaN<>+0(SB), Y0
 	VBROADCASTSD float64s<>+176(SB), Z1
 	VBROADCASTSD float64s<>+48(SB), Z2
+	SUBQ         $0x00000040, DX
+	JL           siluWide_rest
 
 siluWide_loop:
-	MOVQ              DX, SI
-	CMPQ              SI, BX
-	CMOVQGT           BX, SI
-	MOVQ              $-1, DI
-	BZHIQ             SI, DI, DI
-	MOVQ              DI, SI
-	SHRQ              $0x00, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         (CX), K1, Y3
-	VCVTPS2PD         Y3, Z3
+	VCVTPS2PD         (CX), Z3
 	VXORPD            Z2, Z3, Z3
-	MOVQ              DI, SI
-	SHRQ              $0x08, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         32(CX), K1, Y4
-	VCVTPS2PD         Y4, Z4
+	VCVTPS2PD         32(CX), Z4
 	VXORPD            Z2, Z4, Z4
-	MOVQ              DI, SI
-	SHRQ              $0x10, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         64(CX), K1, Y5
-	VCVTPS2PD         Y5, Z5
+	VCVTPS2PD         64(CX), Z5
 	VXORPD            Z2, Z5, Z5
-	MOVQ              DI, SI
-	SHRQ              $0x18, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         96(CX), K1, Y6
-	VCVTPS2PD         Y6, Z6
+	VCVTPS2PD         96(CX), Z6
 	VXORPD            Z2, Z6, Z6
-	MOVQ              DI, SI
-	SHRQ              $0x20, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         128(CX), K1, Y7
-	VCVTPS2PD         Y7, Z7
+	VCVTPS2PD         128(CX), Z7
 	VXORPD            Z2, Z7, Z7
-	MOVQ              DI, SI
-	SHRQ              $0x28, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         160(CX), K1, Y8
-	VCVTPS2PD         Y8, Z8
+	VCVTPS2PD         160(CX), Z8
 	VXORPD            Z2, Z8, Z8
-	MOVQ              DI, SI
-	SHRQ              $0x30, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         192(CX), K1, Y9
-	VCVTPS2PD         Y9, Z9
+	VCVTPS2PD         192(CX), Z9
 	VXORPD            Z2, Z9, Z9
-	MOVQ              DI, SI
-	SHRQ              $0x38, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         224(CX), K1, Y10
-	VCVTPS2PD         Y10, Z10
+	VCVTPS2PD         224(CX), Z10
 	VXORPD            Z2, Z10, Z10
-	VBROADCASTSD      float64s<>+8(SB), Z26
-	VBROADCASTSD      float64s<>+0(SB), Z27
-	VMINPD            Z3, Z26, Z3
-	VMAXPD            Z3, Z27, Z3
+	VBROADCASTSD      float64s<>+8(SB), Z12
+	VBROADCASTSD      float64s<>+0(SB), Z13
+	VMINPD            Z3, Z12, Z3
+	VMAXPD            Z3, Z13, Z3
 	VMULPD.BCST       float64s<>+16(SB), Z3, Z19
 	VADDPD.BCST       float64s<>+40(SB), Z19, Z19
-	VSUBPD.BCST       float64s<>+40(SB), Z19, Z18
-	VFNMADD231PD.BCST float64s<>+24(SB), Z18, Z3
-	VMULPD.BCST       float64s<>+32(SB), Z18, Z18
-	VSUBPD            Z18, Z3, Z3
-	VBROADCASTSD      float64s<>+96(SB), Z11
-	VMINPD            Z4, Z26, Z4
-	VMAXPD            Z4, Z27, Z4
+	VSUBPD.BCST       float64s<>+40(SB), Z19, Z11
+	VFNMADD231PD.BCST float64s<>+24(SB), Z11, Z3
+	VMULPD.BCST       float64s<>+32(SB), Z11, Z11
+	VSUBPD            Z11, Z3, Z3
+	VMINPD            Z4, Z12, Z4
+	VMAXPD            Z4, Z13, Z4
 	VMULPD.BCST       float64s<>+16(SB), Z4, Z20
 	VADDPD.BCST       float64s<>+40(SB), Z20, Z20
-	VSUBPD.BCST       float64s<>+40(SB), Z20, Z18
-	VFNMADD231PD.BCST float64s<>+24(SB), Z18, Z4
-	VMULPD.BCST       float64s<>+32(SB), Z18, Z18
-	VSUBPD            Z18, Z4, Z4
-	VBROADCASTSD      float64s<>+96(SB), Z12
-	VMINPD            Z5, Z26, Z5
-	VMAXPD            Z5, Z27, Z5
+	VSUBPD.BCST       float64s<>+40(SB), Z20, Z11
+	VFNMADD231PD.BCST float64s<>+24(SB), Z11, Z4
+	VMULPD.BCST       float64s<>+32(SB), Z11, Z11
+	VSUBPD            Z11, Z4, Z4
+	VMINPD            Z5, Z12, Z5
+	VMAXPD            Z5, Z13, Z5
 	VMULPD.BCST       float64s<>+16(SB), Z5, Z21
 	VADDPD.BCST       float64s<>+40(SB), Z21, Z21
-	VSUBPD.BCST       float64s<>+40(SB), Z21, Z18
-	VFNMADD231PD.BCST float64s<>+24(SB), Z18, Z5
-	VMULPD.BCST       float64s<>+32(SB), Z18, Z18
-	VSUBPD            Z18, Z5, Z5
-	VBROADCASTSD      float64s<>+96(SB), Z13
-	VMINPD            Z6, Z26, Z6
-	VMAXPD            Z6, Z27, Z6
+	VSUBPD.BCST       float64s<>+40(SB), Z21, Z11
+	VFNMADD231PD.BCST float64s<>+24(SB), Z11, Z5
+	VMULPD.BCST       float64s<>+32(SB), Z11, Z11
+	VSUBPD            Z11, Z5, Z5
+	VMINPD            Z6, Z12, Z6
+	VMAXPD            Z6, Z13, Z6
 	VMULPD.BCST       float64s<>+16(SB), Z6, Z22
 	VADDPD.BCST       float64s<>+40(SB), Z22, Z22
-	VSUBPD.BCST       float64s<>+40(SB), Z22, Z18
-	VFNMADD231PD.BCST float64s<>+24(SB), Z18, Z6
-	VMULPD.BCST       float64s<>+32(SB), Z18, Z18
-	VSUBPD            Z18, Z6, Z6
-	VBROADCASTSD      float64s<>+96(SB), Z14
-	VMINPD            Z7, Z26, Z7
-	VMAXPD            Z7, Z27, Z7
+	VSUBPD.BCST       float64s<>+40(SB), Z22, Z11
+	VFNMADD231PD.BCST float64s<>+24(SB), Z11, Z6
+	VMULPD.BCST       float64s<>+32(SB), Z11, Z11
+	VSUBPD            Z11, Z6, Z6
+	VMINPD            Z7, Z12, Z7
+	VMAXPD            Z7, Z13, Z7
 	VMULPD.BCST       float64s<>+16(SB), Z7, Z23
 	VADDPD.BCST       float64s<>+40(SB), Z23, Z23
-	VSUBPD.BCST       float64s<>+40(SB), Z23, Z18
-	VFNMADD231PD.BCST float64s<>+24(SB), Z18, Z7
-	VMULPD.BCST       float64s<>+32(SB), Z18, Z18
-	VSUBPD            Z18, Z7, Z7
-	VBROADCASTSD      float64s<>+96(SB), Z15
-	VMINPD            Z8, Z26, Z8
-	VMAXPD            Z8, Z27, Z8
+	VSUBPD.BCST       float64s<>+40(SB), Z23, Z11
+	VFNMADD231PD.BCST float64s<>+24(SB), Z11, Z7
+	VMULPD.BCST       float64s<>+32(SB), Z11, Z11
+	VSUBPD            Z11, Z7, Z7
+	VMINPD            Z8, Z12, Z8
+	VMAXPD            Z8, Z13, Z8
 	VMULPD.BCST       float64s<>+16(SB), Z8, Z24
 	VADDPD.BCST       float64s<>+40(SB), Z24, Z24
-	VSUBPD.BCST       float64s<>+40(SB), Z24, Z18
-	VFNMADD231PD.BCST float64s<>+24(SB), Z18, Z8
-	VMULPD.BCST       float64s<>+32(SB), Z18, Z18
-	VSUBPD            Z18, Z8, Z8
-	VBROADCASTSD      float64s<>+96(SB), Z16
-	VMINPD            Z9, Z26, Z9
-	VMAXPD            Z9, Z27, Z9
+	VSUBPD.BCST       float64s<>+40(SB), Z24, Z11
+	VFNMADD231PD.BCST float64s<>+24(SB), Z11, Z8
+	VMULPD.BCST       float64s<>+32(SB), Z11, Z11
+	VSUBPD            Z11, Z8, Z8
+	VMINPD            Z9, Z12, Z9
+	VMAXPD            Z9, Z13, Z9
 	VMULPD.BCST       float64s<>+16(SB), Z9, Z25
 	VADDPD.BCST       float64s<>+40(SB), Z25, Z25
-	VSUBPD.BCST       float64s<>+40(SB), Z25, Z18
-	VFNMADD231PD.BCST float64s<>+24(SB), Z18, Z9
-	VMULPD.BCST       float64s<>+32(SB), Z18, Z18
-	VSUBPD            Z18, Z9, Z9
-	VBROADCASTSD      float64s<>+96(SB), Z17
-	VMINPD            Z10, Z26, Z10
-	VMAXPD            Z10, Z27, Z10
+	VSUBPD.BCST       float64s<>+40(SB), Z25, Z11
+	VFNMADD231PD.BCST float64s<>+24(SB), Z11, Z9
+	VMULPD.BCST       float64s<>+32(SB), Z11, Z11
+	VSUBPD            Z11, Z9, Z9
+	VMINPD            Z10, Z12, Z10
+	VMAXPD            Z10, Z13, Z10
 	VMULPD.BCST       float64s<>+16(SB), Z10, Z26
 	VADDPD.BCST       float64s<>+40(SB), Z26, Z26
-	VSUBPD.BCST       float64s<>+40(SB), Z26, Z18
-	VFNMADD231PD.BCST float64s<>+24(SB), Z18, Z10
-	VMULPD.BCST       float64s<>+32(SB), Z18, Z18
-	VSUBPD            Z18, Z10, Z10
+	VSUBPD.BCST       float64s<>+40(SB), Z26, Z11
+	VFNMADD231PD.BCST float64s<>+24(SB), Z11, Z10
+	VMULPD.BCST       float64s<>+32(SB), Z11, Z11
+	VSUBPD            Z11, Z10, Z10
 	VBROADCASTSD      float64s<>+96(SB), Z18
-	VMULPD            Z3, Z11, Z11
-	VADDPD.BCST       float64s<>+104(SB), Z11, Z11
-	VMULPD            Z4, Z12, Z12
-	VADDPD.BCST       float64s<>+104(SB), Z12, Z12
-	VMULPD            Z5, Z13, Z13
-	VADDPD.BCST       float64s<>+104(SB), Z13, Z13
-	VMULPD            Z6, Z14, Z14
-	VADDPD.BCST       float64s<>+104(SB), Z14, Z14
-	VMULPD            Z7, Z15, Z15
-	VADDPD.BCST       float64s<>+104(SB), Z15, Z15
-	VMULPD            Z8, Z16, Z16
-	VADDPD.BCST       float64s<>+104(SB), Z16, Z16
-	VMULPD            Z9, Z17, Z17
-	VADDPD.BCST       float64s<>+104(SB), Z17, Z17
+	VBROADCASTSD      float64s<>+104(SB), Z27
+	VMULPD            Z3, Z18, Z11
+	VADDPD            Z27, Z11, Z11
+	VMULPD            Z4, Z18, Z12
+	VADDPD            Z27, Z12, Z12
+	VMULPD            Z5, Z18, Z13
+	VADDPD            Z27, Z13, Z13
+	VMULPD            Z6, Z18, Z14
+	VADDPD            Z27, Z14, Z14
+	VMULPD            Z7, Z18, Z15
+	VADDPD            Z27, Z15, Z15
+	VMULPD            Z8, Z18, Z16
+	VADDPD            Z27, Z16, Z16
+	VMULPD            Z9, Z18, Z17
+	VADDPD            Z27, Z17, Z17
 	VMULPD            Z10, Z18, Z18
-	VADDPD.BCST       float64s<>+104(SB), Z18, Z18
+	VADDPD            Z27, Z18, Z18
+	VBROADCASTSD      float64s<>+112(SB), Z27
 	VMULPD            Z3, Z11, Z11
-	VADDPD.BCST       float64s<>+112(SB), Z11, Z11
+	VADDPD            Z27, Z11, Z11
 	VMULPD            Z4, Z12, Z12
-	VADDPD.BCST       float64s<>+112(SB), Z12, Z12
+	VADDPD            Z27, Z12, Z12
 	VMULPD            Z5, Z13, Z13
-	VADDPD.BCST       float64s<>+112(SB), Z13, Z13
+	VADDPD            Z27, Z13, Z13
 	VMULPD            Z6, Z14, Z14
-	VADDPD.BCST       float64s<>+112(SB), Z14, Z14
+	VADDPD            Z27, Z14, Z14
 	VMULPD            Z7, Z15, Z15
-	VADDPD.BCST       float64s<>+112(SB), Z15, Z15
+	VADDPD            Z27, Z15, Z15
 	VMULPD            Z8, Z16, Z16
-	VADDPD.BCST       float64s<>+112(SB), Z16, Z16
+	VADDPD            Z27, Z16, Z16
 	VMULPD            Z9, Z17, Z17
-	VADDPD.BCST       float64s<>+112(SB), Z17, Z17
+	VADDPD            Z27, Z17, Z17
 	VMULPD            Z10, Z18, Z18
-	VADDPD.BCST       float64s<>+112(SB), Z18, Z18
+	VADDPD            Z27, Z18, Z18
+	VBROADCASTSD      float64s<>+120(SB), Z27
 	VMULPD            Z3, Z11, Z11
-	VADDPD.BCST       float64s<>+120(SB), Z11, Z11
+	VADDPD            Z27, Z11, Z11
 	VMULPD            Z4, Z12, Z12
-	VADDPD.BCST       float64s<>+120(SB), Z12, Z12
+	VADDPD            Z27, Z12, Z12
 	VMULPD            Z5, Z13, Z13
-	VADDPD.BCST       float64s<>+120(SB), Z13, Z13
+	VADDPD            Z27, Z13, Z13
 	VMULPD            Z6, Z14, Z14
-	VADDPD.BCST       float64s<>+120(SB), Z14, Z14
+	VADDPD            Z27, Z14, Z14
 	VMULPD            Z7, Z15, Z15
-	VADDPD.BCST       float64s<>+120(SB), Z15, Z15
+	VADDPD            Z27, Z15, Z15
 	VMULPD            Z8, Z16, Z16
-	VADDPD.BCST       float64s<>+120(SB), Z16, Z16
+	VADDPD            Z27, Z16, Z16
 	VMULPD            Z9, Z17, Z17
-	VADDPD.BCST       float64s<>+120(SB), Z17, Z17
+	VADDPD            Z27, Z17, Z17
 	VMULPD            Z10, Z18, Z18
-	VADDPD.BCST       float64s<>+120(SB), Z18, Z18
+	VADDPD            Z27, Z18, Z18
+	VBROADCASTSD      float64s<>+128(SB), Z27
 	VMULPD            Z3, Z11, Z11
-	VADDPD.BCST       float64s<>+128(SB), Z11, Z11
+	VADDPD            Z27, Z11, Z11
 	VMULPD            Z4, Z12, Z12
-	VADDPD.BCST       float64s<>+128(SB), Z12, Z12
+	VADDPD            Z27, Z12, Z12
 	VMULPD            Z5, Z13, Z13
-	VADDPD.BCST       float64s<>+128(SB), Z13, Z13
+	VADDPD            Z27, Z13, Z13
 	VMULPD            Z6, Z14, Z14
-	VADDPD.BCST       float64s<>+128(SB), Z14, Z14
+	VADDPD            Z27, Z14, Z14
 	VMULPD            Z7, Z15, Z15
-	VADDPD.BCST       float64s<>+128(SB), Z15, Z15
+	VADDPD            Z27, Z15, Z15
 	VMULPD            Z8, Z16, Z16
-	VADDPD.BCST       float64s<>+128(SB), Z16, Z16
+	VADDPD            Z27, Z16, Z16
 	VMULPD            Z9, Z17, Z17
-	VADDPD.BCST       float64s<>+128(SB), Z17, Z17
+	VADDPD            Z27, Z17, Z17
 	VMULPD            Z10, Z18, Z18
-	VADDPD.BCST       float64s<>+128(SB), Z18, Z18
+	VADDPD            Z27, Z18, Z18
+	VBROADCASTSD      float64s<>+136(SB), Z27
 	VMULPD            Z3, Z11, Z11
-	VADDPD.BCST       float64s<>+136(SB), Z11, Z11
+	VADDPD            Z27, Z11, Z11
 	VMULPD            Z4, Z12, Z12
-	VADDPD.BCST       float64s<>+136(SB), Z12, Z12
+	VADDPD            Z27, Z12, Z12
 	VMULPD            Z5, Z13, Z13
-	VADDPD.BCST       float64s<>+136(SB), Z13, Z13
+	VADDPD            Z27, Z13, Z13
 	VMULPD            Z6, Z14, Z14
-	VADDPD.BCST       float64s<>+136(SB), Z14, Z14
+	VADDPD            Z27, Z14, Z14
 	VMULPD            Z7, Z15, Z15
-	VADDPD.BCST       float64s<>+136(SB), Z15, Z15
+	VADDPD            Z27, Z15, Z15
 	VMULPD            Z8, Z16, Z16
-	VADDPD.BCST       float64s<>+136(SB), Z16, Z16
+	VADDPD            Z27, Z16, Z16
 	VMULPD            Z9, Z17, Z17
-	VADDPD.BCST       float64s<>+136(SB), Z17, Z17
+	VADDPD            Z27, Z17, Z17
 	VMULPD            Z10, Z18, Z18
-	VADDPD.BCST       float64s<>+136(SB), Z18, Z18
+	VADDPD            Z27, Z18, Z18
+	VBROADCASTSD      float64s<>+144(SB), Z27
 	VMULPD            Z3, Z11, Z11
-	VADDPD.BCST       float64s<>+144(SB), Z11, Z11
+	VADDPD            Z27, Z11, Z11
 	VMULPD            Z4, Z12, Z12
-	VADDPD.BCST       float64s<>+144(SB), Z12, Z12
+	VADDPD            Z27, Z12, Z12
 	VMULPD            Z5, Z13, Z13
-	VADDPD.BCST       float64s<>+144(SB), Z13, Z13
+	VADDPD            Z27, Z13, Z13
 	VMULPD            Z6, Z14, Z14
-	VADDPD.BCST       float64s<>+144(SB), Z14, Z14
+	VADDPD            Z27, Z14, Z14
 	VMULPD            Z7, Z15, Z15
-	VADDPD.BCST       float64s<>+144(SB), Z15, Z15
+	VADDPD            Z27, Z15, Z15
 	VMULPD            Z8, Z16, Z16
-	VADDPD.BCST       float64s<>+144(SB), Z16, Z16
+	VADDPD            Z27, Z16, Z16
 	VMULPD            Z9, Z17, Z17
-	VADDPD.BCST       float64s<>+144(SB), Z17, Z17
+	VADDPD            Z27, Z17, Z17
 	VMULPD            Z10, Z18, Z18
-	VADDPD.BCST       float64s<>+144(SB), Z18, Z18
+	VADDPD            Z27, Z18, Z18
+	VBROADCASTSD      float64s<>+152(SB), Z27
 	VMULPD            Z3, Z11, Z11
-	VADDPD.BCST       float64s<>+152(SB), Z11, Z11
+	VADDPD            Z27, Z11, Z11
 	VMULPD            Z4, Z12, Z12
-	VADDPD.BCST       float64s<>+152(SB), Z12, Z12
+	VADDPD            Z27, Z12, Z12
 	VMULPD            Z5, Z13, Z13
-	VADDPD.BCST       float64s<>+152(SB), Z13, Z13
+	VADDPD            Z27, Z13, Z13
 	VMULPD            Z6, Z14, Z14
-	VADDPD.BCST       float64s<>+152(SB), Z14, Z14
+	VADDPD            Z27, Z14, Z14
 	VMULPD            Z7, Z15, Z15
-	VADDPD.BCST       float64s<>+152(SB), Z15, Z15
+	VADDPD            Z27, Z15, Z15
 	VMULPD            Z8, Z16, Z16
-	VADDPD.BCST       float64s<>+152(SB), Z16, Z16
+	VADDPD            Z27, Z16, Z16
 	VMULPD            Z9, Z17, Z17
-	VADDPD.BCST       float64s<>+152(SB), Z17, Z17
+	VADDPD            Z27, Z17, Z17
 	VMULPD            Z10, Z18, Z18
-	VADDPD.BCST       float64s<>+152(SB), Z18, Z18
+	VADDPD            Z27, Z18, Z18
+	VBROADCASTSD      float64s<>+160(SB), Z27
 	VMULPD            Z3, Z11, Z11
-	VADDPD.BCST       float64s<>+160(SB), Z11, Z11
+	VADDPD            Z27, Z11, Z11
 	VMULPD            Z4, Z12, Z12
-	VADDPD.BCST       float64s<>+160(SB), Z12, Z12
+	VADDPD            Z27, Z12, Z12
 	VMULPD            Z5, Z13, Z13
-	VADDPD.BCST       float64s<>+160(SB), Z13, Z13
+	VADDPD            Z27, Z13, Z13
 	VMULPD            Z6, Z14, Z14
-	VADDPD.BCST       float64s<>+160(SB), Z14, Z14
+	VADDPD            Z27, Z14, Z14
 	VMULPD            Z7, Z15, Z15
-	VADDPD.BCST       float64s<>+160(SB), Z15, Z15
+	VADDPD            Z27, Z15, Z15
 	VMULPD            Z8, Z16, Z16
-	VADDPD.BCST       float64s<>+160(SB), Z16, Z16
+	VADDPD            Z27, Z16, Z16
 	VMULPD            Z9, Z17, Z17
-	VADDPD.BCST       float64s<>+160(SB), Z17, Z17
+	VADDPD            Z27, Z17, Z17
 	VMULPD            Z10, Z18, Z18
-	VADDPD.BCST       float64s<>+160(SB), Z18, Z18
+	VADDPD            Z27, Z18, Z18
+	VBROADCASTSD      float64s<>+168(SB), Z27
 	VMULPD            Z3, Z11, Z11
-	VADDPD.BCST       float64s<>+168(SB), Z11, Z11
+	VADDPD            Z27, Z11, Z11
 	VMULPD            Z4, Z12, Z12
-	VADDPD.BCST       float64s<>+168(SB), Z12, Z12
+	VADDPD            Z27, Z12, Z12
 	VMULPD            Z5, Z13, Z13
-	VADDPD.BCST       float64s<>+168(SB), Z13, Z13
+	VADDPD            Z27, Z13, Z13
 	VMULPD            Z6, Z14, Z14
-	VADDPD.BCST       float64s<>+168(SB), Z14, Z14
+	VADDPD            Z27, Z14, Z14
 	VMULPD            Z7, Z15, Z15
-	VADDPD.BCST       float64s<>+168(SB), Z15, Z15
+	VADDPD            Z27, Z15, Z15
 	VMULPD            Z8, Z16, Z16
-	VADDPD.BCST       float64s<>+168(SB), Z16, Z16
+	VADDPD            Z27, Z16, Z16
 	VMULPD            Z9, Z17, Z17
-	VADDPD.BCST       float64s<>+168(SB), Z17, Z17
+	VADDPD            Z27, Z17, Z17
 	VMULPD            Z10, Z18, Z18
-	VADDPD.BCST       float64s<>+168(SB), Z18, Z18
+	VADDPD            Z27, Z18, Z18
+	VBROADCASTSD      float64s<>+176(SB), Z27
 	VMULPD            Z3, Z11, Z11
-	VADDPD.BCST       float64s<>+176(SB), Z11, Z11
+	VADDPD            Z27, Z11, Z11
 	VMULPD            Z4, Z12, Z12
-	VADDPD.BCST       float64s<>+176(SB), Z12, Z12
+	VADDPD            Z27, Z12, Z12
 	VMULPD            Z5, Z13, Z13
-	VADDPD.BCST       float64s<>+176(SB), Z13, Z13
+	VADDPD            Z27, Z13, Z13
 	VMULPD            Z6, Z14, Z14
-	VADDPD.BCST       float64s<>+176(SB), Z14, Z14
+	VADDPD            Z27, Z14, Z14
 	VMULPD            Z7, Z15, Z15
-	VADDPD.BCST       float64s<>+176(SB), Z15, Z15
+	VADDPD            Z27, Z15, Z15
 	VMULPD            Z8, Z16, Z16
-	VADDPD.BCST       float64s<>+176(SB), Z16, Z16
+	VADDPD            Z27, Z16, Z16
 	VMULPD            Z9, Z17, Z17
-	VADDPD.BCST       float64s<>+176(SB), Z17, Z17
+	VADDPD            Z27, Z17, Z17
 	VMULPD            Z10, Z18, Z18
-	VADDPD.BCST       float64s<>+176(SB), Z18, Z18
+	VADDPD            Z27, Z18, Z18
+	VBROADCASTSD      float64s<>+176(SB), Z27
 	VMULPD            Z3, Z11, Z11
-	VADDPD.BCST       float64s<>+176(SB), Z11, Z11
+	VADDPD            Z27, Z11, Z11
 	VMULPD            Z4, Z12, Z12
-	VADDPD.BCST       float64s<>+176(SB), Z12, Z12
+	VADDPD            Z27, Z12, Z12
 	VMULPD            Z5, Z13, Z13
-	VADDPD.BCST       float64s<>+176(SB), Z13, Z13
+	VADDPD            Z27, Z13, Z13
 	VMULPD            Z6, Z14, Z14
-	VADDPD.BCST       float64s<>+176(SB), Z14, Z14
+	VADDPD            Z27, Z14, Z14
 	VMULPD            Z7, Z15, Z15
-	VADDPD.BCST       float64s<>+176(SB), Z15, Z15
+	VADDPD            Z27, Z15, Z15
 	VMULPD            Z8, Z16, Z16
-	VADDPD.BCST       float64s<>+176(SB), Z16, Z16
+	VADDPD            Z27, Z16, Z16
 	VMULPD            Z9, Z17, Z17
-	VADDPD.BCST       float64s<>+176(SB), Z17, Z17
+	VADDPD            Z27, Z17, Z17
 	VMULPD            Z10, Z18, Z18
-	VADDPD.BCST       float64s<>+176(SB), Z18, Z18
+	VADDPD            Z27, Z18, Z18
 	VPSLLQ            $0x34, Z19, Z19
 	VPADDQ            Z19, Z11, Z11
 	VPSLLQ            $0x34, Z20, Z20
@@ -3360,194 +3646,548 @@ siluWide_loop:
 	VPSLLQ            $0x34, Z26, Z26
 	VPADDQ            Z26, Z18, Z18
 	VADDPD            Z1, Z11, Z11
-	MOVQ              DI, SI
-	SHRQ              $0x00, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         (CX), K1, Y3
-	VCVTPS2PD         Y3, Z3
+	VCVTPS2PD         (CX), Z3
 	VDIVPD            Z11, Z3, Z11
 	VADDPD            Z1, Z12, Z12
-	MOVQ              DI, SI
-	SHRQ              $0x08, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         32(CX), K1, Y3
-	VCVTPS2PD         Y3, Z3
+	VCVTPS2PD         32(CX), Z3
 	VDIVPD            Z12, Z3, Z12
 	VADDPD            Z1, Z13, Z13
-	MOVQ              DI, SI
-	SHRQ              $0x10, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         64(CX), K1, Y3
-	VCVTPS2PD         Y3, Z3
+	VCVTPS2PD         64(CX), Z3
 	VDIVPD            Z13, Z3, Z13
 	VADDPD            Z1, Z14, Z14
-	MOVQ              DI, SI
-	SHRQ              $0x18, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         96(CX), K1, Y3
-	VCVTPS2PD         Y3, Z3
+	VCVTPS2PD         96(CX), Z3
 	VDIVPD            Z14, Z3, Z14
 	VADDPD            Z1, Z15, Z15
-	MOVQ              DI, SI
-	SHRQ              $0x20, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         128(CX), K1, Y3
-	VCVTPS2PD         Y3, Z3
+	VCVTPS2PD         128(CX), Z3
 	VDIVPD            Z15, Z3, Z15
 	VADDPD            Z1, Z16, Z16
-	MOVQ              DI, SI
-	SHRQ              $0x28, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         160(CX), K1, Y3
-	VCVTPS2PD         Y3, Z3
+	VCVTPS2PD         160(CX), Z3
 	VDIVPD            Z16, Z3, Z16
 	VADDPD            Z1, Z17, Z17
-	MOVQ              DI, SI
-	SHRQ              $0x30, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         192(CX), K1, Y3
-	VCVTPS2PD         Y3, Z3
+	VCVTPS2PD         192(CX), Z3
 	VDIVPD            Z17, Z3, Z17
 	VADDPD            Z1, Z18, Z18
-	MOVQ              DI, SI
-	SHRQ              $0x38, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         224(CX), K1, Y3
-	VCVTPS2PD         Y3, Z3
+	VCVTPS2PD         224(CX), Z3
 	VDIVPD            Z18, Z3, Z18
-	MOVQ              DI, SI
-	SHRQ              $0x00, SI
-	KMOVB             SI, K2
 	VCVTPD2PS         Z11, Y3
 	VCMPPS            $0x03, Y3, Y3, K1
 	VMOVAPS           Y0, K1, Y3
-	VMOVUPS           Y3, K2, (AX)
-	MOVQ              DI, SI
-	SHRQ              $0x08, SI
-	KMOVB             SI, K2
+	VMOVUPS           Y3, (AX)
 	VCVTPD2PS         Z12, Y3
 	VCMPPS            $0x03, Y3, Y3, K1
 	VMOVAPS           Y0, K1, Y3
-	VMOVUPS           Y3, K2, 32(AX)
-	MOVQ              DI, SI
-	SHRQ              $0x10, SI
-	KMOVB             SI, K2
+	VMOVUPS           Y3, 32(AX)
 	VCVTPD2PS         Z13, Y3
 	VCMPPS            $0x03, Y3, Y3, K1
 	VMOVAPS           Y0, K1, Y3
-	VMOVUPS           Y3, K2, 64(AX)
-	MOVQ              DI, SI
-	SHRQ              $0x18, SI
-	KMOVB             SI, K2
+	VMOVUPS           Y3, 64(AX)
 	VCVTPD2PS         Z14, Y3
 	VCMPPS            $0x03, Y3, Y3, K1
 	VMOVAPS           Y0, K1, Y3
-	VMOVUPS           Y3, K2, 96(AX)
-	MOVQ              DI, SI
-	SHRQ              $0x20, SI
-	KMOVB             SI, K2
+	VMOVUPS           Y3, 96(AX)
 	VCVTPD2PS         Z15, Y3
 	VCMPPS            $0x03, Y3, Y3, K1
 	VMOVAPS           Y0, K1, Y3
-	VMOVUPS           Y3, K2, 128(AX)
-	MOVQ              DI, SI
-	SHRQ              $0x28, SI
-	KMOVB             SI, K2
+	VMOVUPS           Y3, 128(AX)
 	VCVTPD2PS         Z16, Y3
 	VCMPPS            $0x03, Y3, Y3, K1
 	VMOVAPS           Y0, K1, Y3
-	VMOVUPS           Y3, K2, 160(AX)
-	MOVQ              DI, SI
-	SHRQ              $0x30, SI
-	KMOVB             SI, K2
+	VMOVUPS           Y3, 160(AX)
 	VCVTPD2PS         Z17, Y3
 	VCMPPS            $0x03, Y3, Y3, K1
 	VMOVAPS           Y0, K1, Y3
-	VMOVUPS           Y3, K2, 192(AX)
-	MOVQ              DI, SI
-	SHRQ              $0x38, SI
-	KMOVB             SI, K2
+	VMOVUPS           Y3, 192(AX)
 	VCVTPD2PS         Z18, Y3
 	VCMPPS            $0x03, Y3, Y3, K1
 	VMOVAPS           Y0, K1, Y3
-	VMOVUPS           Y3, K2, 224(AX)
+	VMOVUPS           Y3, 224(AX)
 	ADDQ              $0x00000100, CX
 	ADDQ              $0x00000100, AX
-	SUBQ              BX, DX
-	JG                siluWide_loop
+	SUBQ              $0x00000040, DX
+	JGE               siluWide_loop
+
+siluWide_rest:
+	ADDQ              $0x00000040, DX
+	JE                siluWide_end
+	MOVQ              $-1, BX
+	BZHIQ             DX, BX, BX
+	MOVQ              BX, DX
+	SHRQ              $0x00, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         (CX), K1, Y3
+	VCVTPS2PD         Y3, Z3
+	VXORPD            Z2, Z3, Z3
+	MOVQ              BX, DX
+	SHRQ              $0x08, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         32(CX), K1, Y4
+	VCVTPS2PD         Y4, Z4
+	VXORPD            Z2, Z4, Z4
+	MOVQ              BX, DX
+	SHRQ              $0x10, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         64(CX), K1, Y5
+	VCVTPS2PD         Y5, Z5
+	VXORPD            Z2, Z5, Z5
+	MOVQ              BX, DX
+	SHRQ              $0x18, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         96(CX), K1, Y6
+	VCVTPS2PD         Y6, Z6
+	VXORPD            Z2, Z6, Z6
+	MOVQ              BX, DX
+	SHRQ              $0x20, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         128(CX), K1, Y7
+	VCVTPS2PD         Y7, Z7
+	VXORPD            Z2, Z7, Z7
+	MOVQ              BX, DX
+	SHRQ              $0x28, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         160(CX), K1, Y8
+	VCVTPS2PD         Y8, Z8
+	VXORPD            Z2, Z8, Z8
+	MOVQ              BX, DX
+	SHRQ              $0x30, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         192(CX), K1, Y9
+	VCVTPS2PD         Y9, Z9
+	VXORPD            Z2, Z9, Z9
+	MOVQ              BX, DX
+	SHRQ              $0x38, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         224(CX), K1, Y10
+	VCVTPS2PD         Y10, Z10
+	VXORPD            Z2, Z10, Z10
+	VBROADCASTSD      float64s<>+8(SB), Z11
+	VBROADCASTSD      float64s<>+0(SB), Z12
+	VMINPD            Z3, Z11, Z3
+	VMAXPD            Z3, Z12, Z3
+	VMULPD.BCST       float64s<>+16(SB), Z3, Z18
+	VADDPD.BCST       float64s<>+40(SB), Z18, Z18
+	VSUBPD.BCST       float64s<>+40(SB), Z18, Z2
+	VFNMADD231PD.BCST float64s<>+24(SB), Z2, Z3
+	VMULPD.BCST       float64s<>+32(SB), Z2, Z2
+	VSUBPD            Z2, Z3, Z3
+	VMINPD            Z4, Z11, Z4
+	VMAXPD            Z4, Z12, Z4
+	VMULPD.BCST       float64s<>+16(SB), Z4, Z19
+	VADDPD.BCST       float64s<>+40(SB), Z19, Z19
+	VSUBPD.BCST       float64s<>+40(SB), Z19, Z2
+	VFNMADD231PD.BCST float64s<>+24(SB), Z2, Z4
+	VMULPD.BCST       float64s<>+32(SB), Z2, Z2
+	VSUBPD            Z2, Z4, Z4
+	VMINPD            Z5, Z11, Z5
+	VMAXPD            Z5, Z12, Z5
+	VMULPD.BCST       float64s<>+16(SB), Z5, Z20
+	VADDPD.BCST       float64s<>+40(SB), Z20, Z20
+	VSUBPD.BCST       float64s<>+40(SB), Z20, Z2
+	VFNMADD231PD.BCST float64s<>+24(SB), Z2, Z5
+	VMULPD.BCST       float64s<>+32(SB), Z2, Z2
+	VSUBPD            Z2, Z5, Z5
+	VMINPD            Z6, Z11, Z6
+	VMAXPD            Z6, Z12, Z6
+	VMULPD.BCST       float64s<>+16(SB), Z6, Z21
+	VADDPD.BCST       float64s<>+40(SB), Z21, Z21
+	VSUBPD.BCST       float64s<>+40(SB), Z21, Z2
+	VFNMADD231PD.BCST float64s<>+24(SB), Z2, Z6
+	VMULPD.BCST       float64s<>+32(SB), Z2, Z2
+	VSUBPD            Z2, Z6, Z6
+	VMINPD            Z7, Z11, Z7
+	VMAXPD            Z7, Z12, Z7
+	VMULPD.BCST       float64s<>+16(SB), Z7, Z22
+	VADDPD.BCST       float64s<>+40(SB), Z22, Z22
+	VSUBPD.BCST       float64s<>+40(SB), Z22, Z2
+	VFNMADD231PD.BCST float64s<>+24(SB), Z2, Z7
+	VMULPD.BCST       float64s<>+32(SB), Z2, Z2
+	VSUBPD            Z2, Z7, Z7
+	VMINPD            Z8, Z11, Z8
+	VMAXPD            Z8, Z12, Z8
+	VMULPD.BCST       float64s<>+16(SB), Z8, Z23
+	VADDPD.BCST       float64s<>+40(SB), Z23, Z23
+	VSUBPD.BCST       float64s<>+40(SB), Z23, Z2
+	VFNMADD231PD.BCST float64s<>+24(SB), Z2, Z8
+	VMULPD.BCST       float64s<>+32(SB), Z2, Z2
+	VSUBPD            Z2, Z8, Z8
+	VMINPD            Z9, Z11, Z9
+	VMAXPD            Z9, Z12, Z9
+	VMULPD.BCST       float64s<>+16(SB), Z9, Z24
+	VADDPD.BCST       float64s<>+40(SB), Z24, Z24
+	VSUBPD.BCST       float64s<>+40(SB), Z24, Z2
+	VFNMADD231PD.BCST float64s<>+24(SB), Z2, Z9
+	VMULPD.BCST       float64s<>+32(SB), Z2, Z2
+	VSUBPD            Z2, Z9, Z9
+	VMINPD            Z10, Z11, Z10
+	VMAXPD            Z10, Z12, Z10
+	VMULPD.BCST       float64s<>+16(SB), Z10, Z25
+	VADDPD.BCST       float64s<>+40(SB), Z25, Z25
+	VSUBPD.BCST       float64s<>+40(SB), Z25, Z2
+	VFNMADD231PD.BCST float64s<>+24(SB), Z2, Z10
+	VMULPD.BCST       float64s<>+32(SB), Z2, Z2
+	VSUBPD            Z2, Z10, Z10
+	VBROADCASTSD      float64s<>+96(SB), Z17
+	VBROADCASTSD      float64s<>+104(SB), Z26
+	VMULPD            Z3, Z17, Z2
+	VADDPD            Z26, Z2, Z2
+	VMULPD            Z4, Z17, Z11
+	VADDPD            Z26, Z11, Z11
+	VMULPD            Z5, Z17, Z12
+	VADDPD            Z26, Z12, Z12
+	VMULPD            Z6, Z17, Z13
+	VADDPD            Z26, Z13, Z13
+	VMULPD            Z7, Z17, Z14
+	VADDPD            Z26, Z14, Z14
+	VMULPD            Z8, Z17, Z15
+	VADDPD            Z26, Z15, Z15
+	VMULPD            Z9, Z17, Z16
+	VADDPD            Z26, Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD            Z26, Z17, Z17
+	VBROADCASTSD      float64s<>+112(SB), Z26
+	VMULPD            Z3, Z2, Z2
+	VADDPD            Z26, Z2, Z2
+	VMULPD            Z4, Z11, Z11
+	VADDPD            Z26, Z11, Z11
+	VMULPD            Z5, Z12, Z12
+	VADDPD            Z26, Z12, Z12
+	VMULPD            Z6, Z13, Z13
+	VADDPD            Z26, Z13, Z13
+	VMULPD            Z7, Z14, Z14
+	VADDPD            Z26, Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z26, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z26, Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD            Z26, Z17, Z17
+	VBROADCASTSD      float64s<>+120(SB), Z26
+	VMULPD            Z3, Z2, Z2
+	VADDPD            Z26, Z2, Z2
+	VMULPD            Z4, Z11, Z11
+	VADDPD            Z26, Z11, Z11
+	VMULPD            Z5, Z12, Z12
+	VADDPD            Z26, Z12, Z12
+	VMULPD            Z6, Z13, Z13
+	VADDPD            Z26, Z13, Z13
+	VMULPD            Z7, Z14, Z14
+	VADDPD            Z26, Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z26, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z26, Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD            Z26, Z17, Z17
+	VBROADCASTSD      float64s<>+128(SB), Z26
+	VMULPD            Z3, Z2, Z2
+	VADDPD            Z26, Z2, Z2
+	VMULPD            Z4, Z11, Z11
+	VADDPD            Z26, Z11, Z11
+	VMULPD            Z5, Z12, Z12
+	VADDPD            Z26, Z12, Z12
+	VMULPD            Z6, Z13, Z13
+	VADDPD            Z26, Z13, Z13
+	VMULPD            Z7, Z14, Z14
+	VADDPD            Z26, Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z26, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z26, Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD            Z26, Z17, Z17
+	VBROADCASTSD      float64s<>+136(SB), Z26
+	VMULPD            Z3, Z2, Z2
+	VADDPD            Z26, Z2, Z2
+	VMULPD            Z4, Z11, Z11
+	VADDPD            Z26, Z11, Z11
+	VMULPD            Z5, Z12, Z12
+	VADDPD            Z26, Z12, Z12
+	VMULPD            Z6, Z13, Z13
+	VADDPD            Z26, Z13, Z13
+	VMULPD            Z7, Z14, Z14
+	VADDPD            Z26, Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z26, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z26, Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD            Z26, Z17, Z17
+	VBROADCASTSD      float64s<>+144(SB), Z26
+	VMULPD            Z3, Z2, Z2
+	VADDPD            Z26, Z2, Z2
+	VMULPD            Z4, Z11, Z11
+	VADDPD            Z26, Z11, Z11
+	VMULPD            Z5, Z12, Z12
+	VADDPD            Z26, Z12, Z12
+	VMULPD            Z6, Z13, Z13
+	VADDPD            Z26, Z13, Z13
+	VMULPD            Z7, Z14, Z14
+	VADDPD            Z26, Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z26, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z26, Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD            Z26, Z17, Z17
+	VBROADCASTSD      float64s<>+152(SB), Z26
+	VMULPD            Z3, Z2, Z2
+	VADDPD            Z26, Z2, Z2
+	VMULPD            Z4, Z11, Z11
+	VADDPD            Z26, Z11, Z11
+	VMULPD            Z5, Z12, Z12
+	VADDPD            Z26, Z12, Z12
+	VMULPD            Z6, Z13, Z13
+	VADDPD            Z26, Z13, Z13
+	VMULPD            Z7, Z14, Z14
+	VADDPD            Z26, Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z26, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z26, Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD            Z26, Z17, Z17
+	VBROADCASTSD      float64s<>+160(SB), Z26
+	VMULPD            Z3, Z2, Z2
+	VADDPD            Z26, Z2, Z2
+	VMULPD            Z4, Z11, Z11
+	VADDPD            Z26, Z11, Z11
+	VMULPD            Z5, Z12, Z12
+	VADDPD            Z26, Z12, Z12
+	VMULPD            Z6, Z13, Z13
+	VADDPD            Z26, Z13, Z13
+	VMULPD            Z7, Z14, Z14
+	VADDPD            Z26, Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z26, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z26, Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD            Z26, Z17, Z17
+	VBROADCASTSD      float64s<>+168(SB), Z26
+	VMULPD            Z3, Z2, Z2
+	VADDPD            Z26, Z2, Z2
+	VMULPD            Z4, Z11, Z11
+	VADDPD            Z26, Z11, Z11
+	VMULPD            Z5, Z12, Z12
+	VADDPD            Z26, Z12, Z12
+	VMULPD            Z6, Z13, Z13
+	VADDPD            Z26, Z13, Z13
+	VMULPD            Z7, Z14, Z14
+	VADDPD            Z26, Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z26, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z26, Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD            Z26, Z17, Z17
+	VBROADCASTSD      float64s<>+176(SB), Z26
+	VMULPD            Z3, Z2, Z2
+	VADDPD            Z26, Z2, Z2
+	VMULPD            Z4, Z11, Z11
+	VADDPD            Z26, Z11, Z11
+	VMULPD            Z5, Z12, Z12
+	VADDPD            Z26, Z12, Z12
+	VMULPD            Z6, Z13, Z13
+	VADDPD            Z26, Z13, Z13
+	VMULPD            Z7, Z14, Z14
+	VADDPD            Z26, Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z26, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z26, Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD            Z26, Z17, Z17
+	VBROADCASTSD      float64s<>+176(SB), Z26
+	VMULPD            Z3, Z2, Z2
+	VADDPD            Z26, Z2, Z2
+	VMULPD            Z4, Z11, Z11
+	VADDPD            Z26, Z11, Z11
+	VMULPD            Z5, Z12, Z12
+	VADDPD            Z26, Z12, Z12
+	VMULPD            Z6, Z13, Z13
+	VADDPD            Z26, Z13, Z13
+	VMULPD            Z7, Z14, Z14
+	VADDPD            Z26, Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z26, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z26, Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD            Z26, Z17, Z17
+	VPSLLQ            $0x34, Z18, Z18
+	VPADDQ            Z18, Z2, Z2
+	VPSLLQ            $0x34, Z19, Z19
+	VPADDQ            Z19, Z11, Z11
+	VPSLLQ            $0x34, Z20, Z20
+	VPADDQ            Z20, Z12, Z12
+	VPSLLQ            $0x34, Z21, Z21
+	VPADDQ            Z21, Z13, Z13
+	VPSLLQ            $0x34, Z22, Z22
+	VPADDQ            Z22, Z14, Z14
+	VPSLLQ            $0x34, Z23, Z23
+	VPADDQ            Z23, Z15, Z15
+	VPSLLQ            $0x34, Z24, Z24
+	VPADDQ            Z24, Z16, Z16
+	VPSLLQ            $0x34, Z25, Z25
+	VPADDQ            Z25, Z17, Z17
+	VADDPD            Z1, Z2, Z2
+	MOVQ              BX, DX
+	SHRQ              $0x00, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         (CX), K1, Y3
+	VCVTPS2PD         Y3, Z3
+	VDIVPD            Z2, Z3, Z2
+	VADDPD            Z1, Z11, Z11
+	MOVQ              BX, DX
+	SHRQ              $0x08, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         32(CX), K1, Y3
+	VCVTPS2PD         Y3, Z3
+	VDIVPD            Z11, Z3, Z11
+	VADDPD            Z1, Z12, Z12
+	MOVQ              BX, DX
+	SHRQ              $0x10, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         64(CX), K1, Y3
+	VCVTPS2PD         Y3, Z3
+	VDIVPD            Z12, Z3, Z12
+	VADDPD            Z1, Z13, Z13
+	MOVQ              BX, DX
+	SHRQ              $0x18, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         96(CX), K1, Y3
+	VCVTPS2PD         Y3, Z3
+	VDIVPD            Z13, Z3, Z13
+	VADDPD            Z1, Z14, Z14
+	MOVQ              BX, DX
+	SHRQ              $0x20, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         128(CX), K1, Y3
+	VCVTPS2PD         Y3, Z3
+	VDIVPD            Z14, Z3, Z14
+	VADDPD            Z1, Z15, Z15
+	MOVQ              BX, DX
+	SHRQ              $0x28, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         160(CX), K1, Y3
+	VCVTPS2PD         Y3, Z3
+	VDIVPD            Z15, Z3, Z15
+	VADDPD            Z1, Z16, Z16
+	MOVQ              BX, DX
+	SHRQ              $0x30, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         192(CX), K1, Y3
+	VCVTPS2PD         Y3, Z3
+	VDIVPD            Z16, Z3, Z16
+	VADDPD            Z1, Z17, Z17
+	MOVQ              BX, DX
+	SHRQ              $0x38, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         224(CX), K1, Y1
+	VCVTPS2PD         Y1, Z1
+	VDIVPD            Z17, Z1, Z17
+	MOVQ              BX, CX
+	SHRQ              $0x00, CX
+	KMOVB             CX, K2
+	VCVTPD2PS         Z2, Y1
+	VCMPPS            $0x03, Y1, Y1, K1
+	VMOVAPS           Y0, K1, Y1
+	VMOVUPS           Y1, K2, (AX)
+	MOVQ              BX, CX
+	SHRQ              $0x08, CX
+	KMOVB             CX, K2
+	VCVTPD2PS         Z11, Y1
+	VCMPPS            $0x03, Y1, Y1, K1
+	VMOVAPS           Y0, K1, Y1
+	VMOVUPS           Y1, K2, 32(AX)
+	MOVQ              BX, CX
+	SHRQ              $0x10, CX
+	KMOVB             CX, K2
+	VCVTPD2PS         Z12, Y1
+	VCMPPS            $0x03, Y1, Y1, K1
+	VMOVAPS           Y0, K1, Y1
+	VMOVUPS           Y1, K2, 64(AX)
+	MOVQ              BX, CX
+	SHRQ              $0x18, CX
+	KMOVB             CX, K2
+	VCVTPD2PS         Z13, Y1
+	VCMPPS            $0x03, Y1, Y1, K1
+	VMOVAPS           Y0, K1, Y1
+	VMOVUPS           Y1, K2, 96(AX)
+	MOVQ              BX, CX
+	SHRQ              $0x20, CX
+	KMOVB             CX, K2
+	VCVTPD2PS         Z14, Y1
+	VCMPPS            $0x03, Y1, Y1, K1
+	VMOVAPS           Y0, K1, Y1
+	VMOVUPS           Y1, K2, 128(AX)
+	MOVQ              BX, CX
+	SHRQ              $0x28, CX
+	KMOVB             CX, K2
+	VCVTPD2PS         Z15, Y1
+	VCMPPS            $0x03, Y1, Y1, K1
+	VMOVAPS           Y0, K1, Y1
+	VMOVUPS           Y1, K2, 160(AX)
+	MOVQ              BX, CX
+	SHRQ              $0x30, CX
+	KMOVB             CX, K2
+	VCVTPD2PS         Z16, Y1
+	VCMPPS            $0x03, Y1, Y1, K1
+	VMOVAPS           Y0, K1, Y1
+	VMOVUPS           Y1, K2, 192(AX)
+	MOVQ              BX, CX
+	SHRQ              $0x38, CX
+	KMOVB             CX, K2
+	VCVTPD2PS         Z17, Y1
+	VCMPPS            $0x03, Y1, Y1, K1
+	VMOVAPS           Y0, K1, Y1
+	VMOVUPS           Y1, K2, 224(AX)
+
+siluWide_end:
 	VZEROUPPER
 	RET
 
 // func geluTanhWide(out *float32, x *float32, n int)
-// Requires: AVX, AVX512DQ, AVX512F, AVX512VL, BMI2, CMOV
+// Requires: AVX, AVX512DQ, AVX512F, AVX512VL, BMI2
 TEXT ·geluTanhWide(SB), NOSPLIT, $0-24
 	MOVQ         out+0(FP), AX
 	MOVQ         x+8(FP), CX
 	MOVQ         n+16(FP), DX
-	MOVQ         $0x00000030, BX
 	VBROADCASTSS storedNaN<>+0(SB), Y0
+	SUBQ         $0x00000030, DX
+	JL           geluTanhWide_rest
 
 geluTanhWide_loop:
-	MOVQ              DX, SI
-	CMPQ              SI, BX
-	CMOVQGT           BX, SI
-	MOVQ              $-1, DI
-	BZHIQ             SI, DI, DI
-	MOVQ              DI, SI
-	SHRQ              $0x00, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         (CX), K1, Y2
-	VCVTPS2PD         Y2, Z2
+	VCVTPS2PD         (CX), Z2
 	VMULPD            Z2, Z2, Z1
 	VMULPD            Z1, Z2, Z1
 	VMULPD.BCST       float64s<>+80(SB), Z1, Z1
 	VADDPD            Z1, Z2, Z1
 	VMULPD.BCST       float64s<>+88(SB), Z1, Z1
-	MOVQ              DI, SI
-	SHRQ              $0x08, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         32(CX), K1, Y3
-	VCVTPS2PD         Y3, Z3
+	VCVTPS2PD         32(CX), Z3
 	VMULPD            Z3, Z3, Z2
 	VMULPD            Z2, Z3, Z2
 	VMULPD.BCST       float64s<>+80(SB), Z2, Z2
 	VADDPD            Z2, Z3, Z2
 	VMULPD.BCST       float64s<>+88(SB), Z2, Z2
-	MOVQ              DI, SI
-	SHRQ              $0x10, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         64(CX), K1, Y4
-	VCVTPS2PD         Y4, Z4
+	VCVTPS2PD         64(CX), Z4
 	VMULPD            Z4, Z4, Z3
 	VMULPD            Z3, Z4, Z3
 	VMULPD.BCST       float64s<>+80(SB), Z3, Z3
 	VADDPD            Z3, Z4, Z3
 	VMULPD.BCST       float64s<>+88(SB), Z3, Z3
-	MOVQ              DI, SI
-	SHRQ              $0x18, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         96(CX), K1, Y5
-	VCVTPS2PD         Y5, Z5
+	VCVTPS2PD         96(CX), Z5
 	VMULPD            Z5, Z5, Z4
 	VMULPD            Z4, Z5, Z4
 	VMULPD.BCST       float64s<>+80(SB), Z4, Z4
 	VADDPD            Z4, Z5, Z4
 	VMULPD.BCST       float64s<>+88(SB), Z4, Z4
-	MOVQ              DI, SI
-	SHRQ              $0x20, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         128(CX), K1, Y6
-	VCVTPS2PD         Y6, Z6
+	VCVTPS2PD         128(CX), Z6
 	VMULPD            Z6, Z6, Z5
 	VMULPD            Z5, Z6, Z5
 	VMULPD.BCST       float64s<>+80(SB), Z5, Z5
 	VADDPD            Z5, Z6, Z5
 	VMULPD.BCST       float64s<>+88(SB), Z5, Z5
-	MOVQ              DI, SI
-	SHRQ              $0x28, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         160(CX), K1, Y7
-	VCVTPS2PD         Y7, Z7
+	VCVTPS2PD         160(CX), Z7
 	VMULPD            Z7, Z7, Z6
 	VMULPD            Z6, Z7, Z6
 	VMULPD.BCST       float64s<>+80(SB), Z6, Z6
@@ -3566,194 +4206,200 @@ geluTanhWide_loop:
 	VADDPD            Z11, Z11, Z11
 	VANDNPD           Z6, Z13, Z12
 	VADDPD            Z12, Z12, Z12
-	VBROADCASTSD      float64s<>+8(SB), Z25
-	VBROADCASTSD      float64s<>+0(SB), Z26
-	VMINPD            Z7, Z25, Z7
-	VMAXPD            Z7, Z26, Z7
+	VBROADCASTSD      float64s<>+8(SB), Z15
+	VBROADCASTSD      float64s<>+0(SB), Z16
+	VMINPD            Z7, Z15, Z7
+	VMAXPD            Z7, Z16, Z7
 	VMULPD.BCST       float64s<>+16(SB), Z7, Z20
 	VADDPD.BCST       float64s<>+40(SB), Z20, Z20
-	VSUBPD.BCST       float64s<>+40(SB), Z20, Z19
-	VFNMADD231PD.BCST float64s<>+24(SB), Z19, Z7
-	VMULPD.BCST       float64s<>+32(SB), Z19, Z19
-	VSUBPD            Z19, Z7, Z7
-	VBROADCASTSD      float64s<>+96(SB), Z14
-	VMINPD            Z8, Z25, Z8
-	VMAXPD            Z8, Z26, Z8
+	VSUBPD.BCST       float64s<>+40(SB), Z20, Z14
+	VFNMADD231PD.BCST float64s<>+24(SB), Z14, Z7
+	VMULPD.BCST       float64s<>+32(SB), Z14, Z14
+	VSUBPD            Z14, Z7, Z7
+	VMINPD            Z8, Z15, Z8
+	VMAXPD            Z8, Z16, Z8
 	VMULPD.BCST       float64s<>+16(SB), Z8, Z21
 	VADDPD.BCST       float64s<>+40(SB), Z21, Z21
-	VSUBPD.BCST       float64s<>+40(SB), Z21, Z19
-	VFNMADD231PD.BCST float64s<>+24(SB), Z19, Z8
-	VMULPD.BCST       float64s<>+32(SB), Z19, Z19
-	VSUBPD            Z19, Z8, Z8
-	VBROADCASTSD      float64s<>+96(SB), Z15
-	VMINPD            Z9, Z25, Z9
-	VMAXPD            Z9, Z26, Z9
+	VSUBPD.BCST       float64s<>+40(SB), Z21, Z14
+	VFNMADD231PD.BCST float64s<>+24(SB), Z14, Z8
+	VMULPD.BCST       float64s<>+32(SB), Z14, Z14
+	VSUBPD            Z14, Z8, Z8
+	VMINPD            Z9, Z15, Z9
+	VMAXPD            Z9, Z16, Z9
 	VMULPD.BCST       float64s<>+16(SB), Z9, Z22
 	VADDPD.BCST       float64s<>+40(SB), Z22, Z22
-	VSUBPD.BCST       float64s<>+40(SB), Z22, Z19
-	VFNMADD231PD.BCST float64s<>+24(SB), Z19, Z9
-	VMULPD.BCST       float64s<>+32(SB), Z19, Z19
-	VSUBPD            Z19, Z9, Z9
-	VBROADCASTSD      float64s<>+96(SB), Z16
-	VMINPD            Z10, Z25, Z10
-	VMAXPD            Z10, Z26, Z10
+	VSUBPD.BCST       float64s<>+40(SB), Z22, Z14
+	VFNMADD231PD.BCST float64s<>+24(SB), Z14, Z9
+	VMULPD.BCST       float64s<>+32(SB), Z14, Z14
+	VSUBPD            Z14, Z9, Z9
+	VMINPD            Z10, Z15, Z10
+	VMAXPD            Z10, Z16, Z10
 	VMULPD.BCST       float64s<>+16(SB), Z10, Z23
 	VADDPD.BCST       float64s<>+40(SB), Z23, Z23
-	VSUBPD.BCST       float64s<>+40(SB), Z23, Z19
-	VFNMADD231PD.BCST float64s<>+24(SB), Z19, Z10
-	VMULPD.BCST       float64s<>+32(SB), Z19, Z19
-	VSUBPD            Z19, Z10, Z10
-	VBROADCASTSD      float64s<>+96(SB), Z17
-	VMINPD            Z11, Z25, Z11
-	VMAXPD            Z11, Z26, Z11
+	VSUBPD.BCST       float64s<>+40(SB), Z23, Z14
+	VFNMADD231PD.BCST float64s<>+24(SB), Z14, Z10
+	VMULPD.BCST       float64s<>+32(SB), Z14, Z14
+	VSUBPD            Z14, Z10, Z10
+	VMINPD            Z11, Z15, Z11
+	VMAXPD            Z11, Z16, Z11
 	VMULPD.BCST       float64s<>+16(SB), Z11, Z24
 	VADDPD.BCST       float64s<>+40(SB), Z24, Z24
-	VSUBPD.BCST       float64s<>+40(SB), Z24, Z19
-	VFNMADD231PD.BCST float64s<>+24(SB), Z19, Z11
-	VMULPD.BCST       float64s<>+32(SB), Z19, Z19
-	VSUBPD            Z19, Z11, Z11
-	VBROADCASTSD      float64s<>+96(SB), Z18
-	VMINPD            Z12, Z25, Z12
-	VMAXPD            Z12, Z26, Z12
+	VSUBPD.BCST       float64s<>+40(SB), Z24, Z14
+	VFNMADD231PD.BCST float64s<>+24(SB), Z14, Z11
+	VMULPD.BCST       float64s<>+32(SB), Z14, Z14
+	VSUBPD            Z14, Z11, Z11
+	VMINPD            Z12, Z15, Z12
+	VMAXPD            Z12, Z16, Z12
 	VMULPD.BCST       float64s<>+16(SB), Z12, Z25
 	VADDPD.BCST       float64s<>+40(SB), Z25, Z25
-	VSUBPD.BCST       float64s<>+40(SB), Z25, Z19
-	VFNMADD231PD.BCST float64s<>+24(SB), Z19, Z12
-	VMULPD.BCST       float64s<>+32(SB), Z19, Z19
-	VSUBPD            Z19, Z12, Z12
+	VSUBPD.BCST       float64s<>+40(SB), Z25, Z14
+	VFNMADD231PD.BCST float64s<>+24(SB), Z14, Z12
+	VMULPD.BCST       float64s<>+32(SB), Z14, Z14
+	VSUBPD            Z14, Z12, Z12
 	VBROADCASTSD      float64s<>+96(SB), Z19
-	VMULPD            Z7, Z14, Z14
-	VADDPD.BCST       float64s<>+104(SB), Z14, Z14
-	VMULPD            Z8, Z15, Z15
-	VADDPD.BCST       float64s<>+104(SB), Z15, Z15
-	VMULPD            Z9, Z16, Z16
-	VADDPD.BCST       float64s<>+104(SB), Z16, Z16
-	VMULPD            Z10, Z17, Z17
-	VADDPD.BCST       float64s<>+104(SB), Z17, Z17
-	VMULPD            Z11, Z18, Z18
-	VADDPD.BCST       float64s<>+104(SB), Z18, Z18
+	VBROADCASTSD      float64s<>+104(SB), Z26
+	VMULPD            Z7, Z19, Z14
+	VADDPD            Z26, Z14, Z14
+	VMULPD            Z8, Z19, Z15
+	VADDPD            Z26, Z15, Z15
+	VMULPD            Z9, Z19, Z16
+	VADDPD            Z26, Z16, Z16
+	VMULPD            Z10, Z19, Z17
+	VADDPD            Z26, Z17, Z17
+	VMULPD            Z11, Z19, Z18
+	VADDPD            Z26, Z18, Z18
 	VMULPD            Z12, Z19, Z19
-	VADDPD.BCST       float64s<>+104(SB), Z19, Z19
+	VADDPD            Z26, Z19, Z19
+	VBROADCASTSD      float64s<>+112(SB), Z26
 	VMULPD            Z7, Z14, Z14
-	VADDPD.BCST       float64s<>+112(SB), Z14, Z14
+	VADDPD            Z26, Z14, Z14
 	VMULPD            Z8, Z15, Z15
-	VADDPD.BCST       float64s<>+112(SB), Z15, Z15
+	VADDPD            Z26, Z15, Z15
 	VMULPD            Z9, Z16, Z16
-	VADDPD.BCST       float64s<>+112(SB), Z16, Z16
+	VADDPD            Z26, Z16, Z16
 	VMULPD            Z10, Z17, Z17
-	VADDPD.BCST       float64s<>+112(SB), Z17, Z17
+	VADDPD            Z26, Z17, Z17
 	VMULPD            Z11, Z18, Z18
-	VADDPD.BCST       float64s<>+112(SB), Z18, Z18
+	VADDPD            Z26, Z18, Z18
 	VMULPD            Z12, Z19, Z19
-	VADDPD.BCST       float64s<>+112(SB), Z19, Z19
+	VADDPD            Z26, Z19, Z19
+	VBROADCASTSD      float64s<>+120(SB), Z26
 	VMULPD            Z7, Z14, Z14
-	VADDPD.BCST       float64s<>+120(SB), Z14, Z14
+	VADDPD            Z26, Z14, Z14
 	VMULPD            Z8, Z15, Z15
-	VADDPD.BCST       float64s<>+120(SB), Z15, Z15
+	VADDPD            Z26, Z15, Z15
 	VMULPD            Z9, Z16, Z16
-	VADDPD.BCST       float64s<>+120(SB), Z16, Z16
+	VADDPD            Z26, Z16, Z16
 	VMULPD            Z10, Z17, Z17
-	VADDPD.BCST       float64s<>+120(SB), Z17, Z17
+	VADDPD            Z26, Z17, Z17
 	VMULPD            Z11, Z18, Z18
-	VADDPD.BCST       float64s<>+120(SB), Z18, Z18
+	VADDPD            Z26, Z18, Z18
 	VMULPD            Z12, Z19, Z19
-	VADDPD.BCST       float64s<>+120(SB), Z19, Z19
+	VADDPD            Z26, Z19, Z19
+	VBROADCASTSD      float64s<>+128(SB), Z26
 	VMULPD            Z7, Z14, Z14
-	VADDPD.BCST       float64s<>+128(SB), Z14, Z14
+	VADDPD            Z26, Z14, Z14
 	VMULPD            Z8, Z15, Z15
-	VADDPD.BCST       float64s<>+128(SB), Z15, Z15
+	VADDPD            Z26, Z15, Z15
 	VMULPD            Z9, Z16, Z16
-	VADDPD.BCST       float64s<>+128(SB), Z16, Z16
+	VADDPD            Z26, Z16, Z16
 	VMULPD            Z10, Z17, Z17
-	VADDPD.BCST       float64s<>+128(SB), Z17, Z17
+	VADDPD            Z26, Z17, Z17
 	VMULPD            Z11, Z18, Z18
-	VADDPD.BCST       float64s<>+128(SB), Z18, Z18
+	VADDPD            Z26, Z18, Z18
 	VMULPD            Z12, Z19, Z19
-	VADDPD.BCST       float64s<>+128(SB), Z19, Z19
+	VADDPD            Z26, Z19, Z19
+	VBROADCASTSD      float64s<>+136(SB), Z26
 	VMULPD            Z7, Z14, Z14
-	VADDPD.BCST       float64s<>+136(SB), Z14, Z14
+	VADDPD            Z26, Z14, Z14
 	VMULPD            Z8, Z15, Z15
-	VADDPD.BCST       float64s<>+136(SB), Z15, Z15
+	VADDPD            Z26, Z15, Z15
 	VMULPD            Z9, Z16, Z16
-	VADDPD.BCST       float64s<>+136(SB), Z16, Z16
+	VADDPD            Z26, Z16, Z16
 	VMULPD            Z10, Z17, Z17
-	VADDPD.BCST       float64s<>+136(SB), Z17, Z17
+	VADDPD            Z26, Z17, Z17
 	VMULPD            Z11, Z18, Z18
-	VADDPD.BCST       float64s<>+136(SB), Z18, Z18
+	VADDPD            Z26, Z18, Z18
 	VMULPD            Z12, Z19, Z19
-	VADDPD.BCST       float64s<>+136(SB), Z19, Z19
+	VADDPD            Z26, Z19, Z19
+	VBROADCASTSD      float64s<>+144(SB), Z26
 	VMULPD            Z7, Z14, Z14
-	VADDPD.BCST       float64s<>+144(SB), Z14, Z14
+	VADDPD            Z26, Z14, Z14
 	VMULPD            Z8, Z15, Z15
-	VADDPD.BCST       float64s<>+144(SB), Z15, Z15
+	VADDPD            Z26, Z15, Z15
 	VMULPD            Z9, Z16, Z16
-	VADDPD.BCST       float64s<>+144(SB), Z16, Z16
+	VADDPD            Z26, Z16, Z16
 	VMULPD            Z10, Z17, Z17
-	VADDPD.BCST       float64s<>+144(SB), Z17, Z17
+	VADDPD            Z26, Z17, Z17
 	VMULPD            Z11, Z18, Z18
-	VADDPD.BCST       float64s<>+144(SB), Z18, Z18
+	VADDPD            Z26, Z18, Z18
 	VMULPD            Z12, Z19, Z19
-	VADDPD.BCST       float64s<>+144(SB), Z19, Z19
+	VADDPD            Z26, Z19, Z19
+	VBROADCASTSD      float64s<>+152(SB), Z26
 	VMULPD            Z7, Z14, Z14
-	VADDPD.BCST       float64s<>+152(SB), Z14, Z14
+	VADDPD            Z26, Z14, Z14
 	VMULPD            Z8, Z15, Z15
-	VADDPD.BCST       float64s<>+152(SB), Z15, Z15
+	VADDPD            Z26, Z15, Z15
 	VMULPD            Z9, Z16, Z16
-	VADDPD.BCST       float64s<>+152(SB), Z16, Z16
+	VADDPD            Z26, Z16, Z16
 	VMULPD            Z10, Z17, Z17
-	VADDPD.BCST       float64s<>+152(SB), Z17, Z17
+	VADDPD            Z26, Z17, Z17
 	VMULPD            Z11, Z18, Z18
-	VADDPD.BCST       float64s<>+152(SB), Z18, Z18
+	VADDPD            Z26, Z18, Z18
 	VMULPD            Z12, Z19, Z19
-	VADDPD.BCST       float64s<>+152(SB), Z19, Z19
+	VADDPD            Z26, Z19, Z19
+	VBROADCASTSD      float64s<>+160(SB), Z26
 	VMULPD            Z7, Z14, Z14
-	VADDPD.BCST       float64s<>+160(SB), Z14, Z14
+	VADDPD            Z26, Z14, Z14
 	VMULPD            Z8, Z15, Z15
-	VADDPD.BCST       float64s<>+160(SB), Z15, Z15
+	VADDPD            Z26, Z15, Z15
 	VMULPD            Z9, Z16, Z16
-	VADDPD.BCST       float64s<>+160(SB), Z16, Z16
+	VADDPD            Z26, Z16, Z16
 	VMULPD            Z10, Z17, Z17
-	VADDPD.BCST       float64s<>+160(SB), Z17, Z17
+	VADDPD            Z26, Z17, Z17
 	VMULPD            Z11, Z18, Z18
-	VADDPD.BCST       float64s<>+160(SB), Z18, Z18
+	VADDPD            Z26, Z18, Z18
 	VMULPD            Z12, Z19, Z19
-	VADDPD.BCST       float64s<>+160(SB), Z19, Z19
+	VADDPD            Z26, Z19, Z19
+	VBROADCASTSD      float64s<>+168(SB), Z26
 	VMULPD            Z7, Z14, Z14
-	VADDPD.BCST       float64s<>+168(SB), Z14, Z14
+	VADDPD            Z26, Z14, Z14
 	VMULPD            Z8, Z15, Z15
-	VADDPD.BCST       float64s<>+168(SB), Z15, Z15
+	VADDPD            Z26, Z15, Z15
 	VMULPD            Z9, Z16, Z16
-	VADDPD.BCST       float64s<>+168(SB), Z16, Z16
+	VADDPD            Z26, Z16, Z16
 	VMULPD            Z10, Z17, Z17
-	VADDPD.BCST       float64s<>+168(SB), Z17, Z17
+	VADDPD            Z26, Z17, Z17
 	VMULPD            Z11, Z18, Z18
-	VADDPD.BCST       float64s<>+168(SB), Z18, Z18
+	VADDPD            Z26, Z18, Z18
 	VMULPD            Z12, Z19, Z19
-	VADDPD.BCST       float64s<>+168(SB), Z19, Z19
+	VADDPD            Z26, Z19, Z19
+	VBROADCASTSD      float64s<>+176(SB), Z26
 	VMULPD            Z7, Z14, Z14
-	VADDPD.BCST       float64s<>+176(SB), Z14, Z14
+	VADDPD            Z26, Z14, Z14
 	VMULPD            Z8, Z15, Z15
-	VADDPD.BCST       float64s<>+176(SB), Z15, Z15
+	VADDPD            Z26, Z15, Z15
 	VMULPD            Z9, Z16, Z16
-	VADDPD.BCST       float64s<>+176(SB), Z16, Z16
+	VADDPD            Z26, Z16, Z16
 	VMULPD            Z10, Z17, Z17
-	VADDPD.BCST       float64s<>+176(SB), Z17, Z17
+	VADDPD            Z26, Z17, Z17
 	VMULPD            Z11, Z18, Z18
-	VADDPD.BCST       float64s<>+176(SB), Z18, Z18
+	VADDPD            Z26, Z18, Z18
 	VMULPD            Z12, Z19, Z19
-	VADDPD.BCST       float64s<>+176(SB), Z19, Z19
+	VADDPD            Z26, Z19, Z19
+	VBROADCASTSD      float64s<>+176(SB), Z26
 	VMULPD            Z7, Z14, Z14
-	VADDPD.BCST       float64s<>+176(SB), Z14, Z14
+	VADDPD            Z26, Z14, Z14
 	VMULPD            Z8, Z15, Z15
-	VADDPD.BCST       float64s<>+176(SB), Z15, Z15
+	VADDPD            Z26, Z15, Z15
 	VMULPD            Z9, Z16, Z16
-	VADDPD.BCST       float64s<>+176(SB), Z16, Z16
+	VADDPD            Z26, Z16, Z16
 	VMULPD            Z10, Z17, Z17
-	VADDPD.BCST       float64s<>+176(SB), Z17, Z17
+	VADDPD            Z26, Z17, Z17
 	VMULPD            Z11, Z18, Z18
-	VADDPD.BCST       float64s<>+176(SB), Z18, Z18
+	VADDPD            Z26, Z18, Z18
 	VMULPD            Z12, Z19, Z19
-	VADDPD.BCST       float64s<>+176(SB), Z19, Z19
+	VADDPD            Z26, Z19, Z19
 	VPSLLQ            $0x34, Z20, Z20
 	VPADDQ            Z20, Z14, Z14
 	VPSLLQ            $0x34, Z21, Z21
@@ -3845,155 +4491,541 @@ geluTanhWide_loop:
 	VSUBPD            Z2, Z6, Z2
 	VCMPPD.BCST       $0x11, float64s<>+72(SB), Z1, K1
 	VMOVAPD           Z2, K1, Z19
-	MOVQ              DI, SI
-	SHRQ              $0x00, SI
-	KMOVB             SI, K1
+	VCVTPS2PD         (CX), Z1
+	VADDPD.BCST       float64s<>+176(SB), Z14, Z14
+	VMULPD.BCST       float64s<>+168(SB), Z1, Z1
+	VMULPD            Z14, Z1, Z14
+	VCVTPS2PD         32(CX), Z1
+	VADDPD.BCST       float64s<>+176(SB), Z15, Z15
+	VMULPD.BCST       float64s<>+168(SB), Z1, Z1
+	VMULPD            Z15, Z1, Z15
+	VCVTPS2PD         64(CX), Z1
+	VADDPD.BCST       float64s<>+176(SB), Z16, Z16
+	VMULPD.BCST       float64s<>+168(SB), Z1, Z1
+	VMULPD            Z16, Z1, Z16
+	VCVTPS2PD         96(CX), Z1
+	VADDPD.BCST       float64s<>+176(SB), Z17, Z17
+	VMULPD.BCST       float64s<>+168(SB), Z1, Z1
+	VMULPD            Z17, Z1, Z17
+	VCVTPS2PD         128(CX), Z1
+	VADDPD.BCST       float64s<>+176(SB), Z18, Z18
+	VMULPD.BCST       float64s<>+168(SB), Z1, Z1
+	VMULPD            Z18, Z1, Z18
+	VCVTPS2PD         160(CX), Z1
+	VADDPD.BCST       float64s<>+176(SB), Z19, Z19
+	VMULPD.BCST       float64s<>+168(SB), Z1, Z1
+	VMULPD            Z19, Z1, Z19
+	VCVTPD2PS         Z14, Y1
+	VCMPPS            $0x03, Y1, Y1, K1
+	VMOVAPS           Y0, K1, Y1
+	VMOVUPS           Y1, (AX)
+	VCVTPD2PS         Z15, Y1
+	VCMPPS            $0x03, Y1, Y1, K1
+	VMOVAPS           Y0, K1, Y1
+	VMOVUPS           Y1, 32(AX)
+	VCVTPD2PS         Z16, Y1
+	VCMPPS            $0x03, Y1, Y1, K1
+	VMOVAPS           Y0, K1, Y1
+	VMOVUPS           Y1, 64(AX)
+	VCVTPD2PS         Z17, Y1
+	VCMPPS            $0x03, Y1, Y1, K1
+	VMOVAPS           Y0, K1, Y1
+	VMOVUPS           Y1, 96(AX)
+	VCVTPD2PS         Z18, Y1
+	VCMPPS            $0x03, Y1, Y1, K1
+	VMOVAPS           Y0, K1, Y1
+	VMOVUPS           Y1, 128(AX)
+	VCVTPD2PS         Z19, Y1
+	VCMPPS            $0x03, Y1, Y1, K1
+	VMOVAPS           Y0, K1, Y1
+	VMOVUPS           Y1, 160(AX)
+	ADDQ              $0x000000c0, CX
+	ADDQ              $0x000000c0, AX
+	SUBQ              $0x00000030, DX
+	JGE               geluTanhWide_loop
+
+geluTanhWide_rest:
+	ADDQ              $0x00000030, DX
+	JE                geluTanhWide_end
+	MOVQ              $-1, BX
+	BZHIQ             DX, BX, BX
+	MOVQ              BX, DX
+	SHRQ              $0x00, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         (CX), K1, Y2
+	VCVTPS2PD         Y2, Z2
+	VMULPD            Z2, Z2, Z1
+	VMULPD            Z1, Z2, Z1
+	VMULPD.BCST       float64s<>+80(SB), Z1, Z1
+	VADDPD            Z1, Z2, Z1
+	VMULPD.BCST       float64s<>+88(SB), Z1, Z1
+	MOVQ              BX, DX
+	SHRQ              $0x08, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         32(CX), K1, Y3
+	VCVTPS2PD         Y3, Z3
+	VMULPD            Z3, Z3, Z2
+	VMULPD            Z2, Z3, Z2
+	VMULPD.BCST       float64s<>+80(SB), Z2, Z2
+	VADDPD            Z2, Z3, Z2
+	VMULPD.BCST       float64s<>+88(SB), Z2, Z2
+	MOVQ              BX, DX
+	SHRQ              $0x10, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         64(CX), K1, Y4
+	VCVTPS2PD         Y4, Z4
+	VMULPD            Z4, Z4, Z3
+	VMULPD            Z3, Z4, Z3
+	VMULPD.BCST       float64s<>+80(SB), Z3, Z3
+	VADDPD            Z3, Z4, Z3
+	VMULPD.BCST       float64s<>+88(SB), Z3, Z3
+	MOVQ              BX, DX
+	SHRQ              $0x18, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         96(CX), K1, Y5
+	VCVTPS2PD         Y5, Z5
+	VMULPD            Z5, Z5, Z4
+	VMULPD            Z4, Z5, Z4
+	VMULPD.BCST       float64s<>+80(SB), Z4, Z4
+	VADDPD            Z4, Z5, Z4
+	VMULPD.BCST       float64s<>+88(SB), Z4, Z4
+	MOVQ              BX, DX
+	SHRQ              $0x20, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         128(CX), K1, Y6
+	VCVTPS2PD         Y6, Z6
+	VMULPD            Z6, Z6, Z5
+	VMULPD            Z5, Z6, Z5
+	VMULPD.BCST       float64s<>+80(SB), Z5, Z5
+	VADDPD            Z5, Z6, Z5
+	VMULPD.BCST       float64s<>+88(SB), Z5, Z5
+	MOVQ              BX, DX
+	SHRQ              $0x28, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         160(CX), K1, Y7
+	VCVTPS2PD         Y7, Z7
+	VMULPD            Z7, Z7, Z6
+	VMULPD            Z6, Z7, Z6
+	VMULPD.BCST       float64s<>+80(SB), Z6, Z6
+	VADDPD            Z6, Z7, Z6
+	VMULPD.BCST       float64s<>+88(SB), Z6, Z6
+	VBROADCASTSD      float64s<>+48(SB), Z13
+	VANDNPD           Z1, Z13, Z7
+	VADDPD            Z7, Z7, Z7
+	VANDNPD           Z2, Z13, Z8
+	VADDPD            Z8, Z8, Z8
+	VANDNPD           Z3, Z13, Z9
+	VADDPD            Z9, Z9, Z9
+	VANDNPD           Z4, Z13, Z10
+	VADDPD            Z10, Z10, Z10
+	VANDNPD           Z5, Z13, Z11
+	VADDPD            Z11, Z11, Z11
+	VANDNPD           Z6, Z13, Z12
+	VADDPD            Z12, Z12, Z12
+	VBROADCASTSD      float64s<>+8(SB), Z15
+	VBROADCASTSD      float64s<>+0(SB), Z16
+	VMINPD            Z7, Z15, Z7
+	VMAXPD            Z7, Z16, Z7
+	VMULPD.BCST       float64s<>+16(SB), Z7, Z20
+	VADDPD.BCST       float64s<>+40(SB), Z20, Z20
+	VSUBPD.BCST       float64s<>+40(SB), Z20, Z14
+	VFNMADD231PD.BCST float64s<>+24(SB), Z14, Z7
+	VMULPD.BCST       float64s<>+32(SB), Z14, Z14
+	VSUBPD            Z14, Z7, Z7
+	VMINPD            Z8, Z15, Z8
+	VMAXPD            Z8, Z16, Z8
+	VMULPD.BCST       float64s<>+16(SB), Z8, Z21
+	VADDPD.BCST       float64s<>+40(SB), Z21, Z21
+	VSUBPD.BCST       float64s<>+40(SB), Z21, Z14
+	VFNMADD231PD.BCST float64s<>+24(SB), Z14, Z8
+	VMULPD.BCST       float64s<>+32(SB), Z14, Z14
+	VSUBPD            Z14, Z8, Z8
+	VMINPD            Z9, Z15, Z9
+	VMAXPD            Z9, Z16, Z9
+	VMULPD.BCST       float64s<>+16(SB), Z9, Z22
+	VADDPD.BCST       float64s<>+40(SB), Z22, Z22
+	VSUBPD.BCST       float64s<>+40(SB), Z22, Z14
+	VFNMADD231PD.BCST float64s<>+24(SB), Z14, Z9
+	VMULPD.BCST       float64s<>+32(SB), Z14, Z14
+	VSUBPD            Z14, Z9, Z9
+	VMINPD            Z10, Z15, Z10
+	VMAXPD            Z10, Z16, Z10
+	VMULPD.BCST       float64s<>+16(SB), Z10, Z23
+	VADDPD.BCST       float64s<>+40(SB), Z23, Z23
+	VSUBPD.BCST       float64s<>+40(SB), Z23, Z14
+	VFNMADD231PD.BCST float64s<>+24(SB), Z14, Z10
+	VMULPD.BCST       float64s<>+32(SB), Z14, Z14
+	VSUBPD            Z14, Z10, Z10
+	VMINPD            Z11, Z15, Z11
+	VMAXPD            Z11, Z16, Z11
+	VMULPD.BCST       float64s<>+16(SB), Z11, Z24
+	VADDPD.BCST       float64s<>+40(SB), Z24, Z24
+	VSUBPD.BCST       float64s<>+40(SB), Z24, Z14
+	VFNMADD231PD.BCST float64s<>+24(SB), Z14, Z11
+	VMULPD.BCST       float64s<>+32(SB), Z14, Z14
+	VSUBPD            Z14, Z11, Z11
+	VMINPD            Z12, Z15, Z12
+	VMAXPD            Z12, Z16, Z12
+	VMULPD.BCST       float64s<>+16(SB), Z12, Z25
+	VADDPD.BCST       float64s<>+40(SB), Z25, Z25
+	VSUBPD.BCST       float64s<>+40(SB), Z25, Z14
+	VFNMADD231PD.BCST float64s<>+24(SB), Z14, Z12
+	VMULPD.BCST       float64s<>+32(SB), Z14, Z14
+	VSUBPD            Z14, Z12, Z12
+	VBROADCASTSD      float64s<>+96(SB), Z19
+	VBROADCASTSD      float64s<>+104(SB), Z26
+	VMULPD            Z7, Z19, Z14
+	VADDPD            Z26, Z14, Z14
+	VMULPD            Z8, Z19, Z15
+	VADDPD            Z26, Z15, Z15
+	VMULPD            Z9, Z19, Z16
+	VADDPD            Z26, Z16, Z16
+	VMULPD            Z10, Z19, Z17
+	VADDPD            Z26, Z17, Z17
+	VMULPD            Z11, Z19, Z18
+	VADDPD            Z26, Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD            Z26, Z19, Z19
+	VBROADCASTSD      float64s<>+112(SB), Z26
+	VMULPD            Z7, Z14, Z14
+	VADDPD            Z26, Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z26, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z26, Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD            Z26, Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD            Z26, Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD            Z26, Z19, Z19
+	VBROADCASTSD      float64s<>+120(SB), Z26
+	VMULPD            Z7, Z14, Z14
+	VADDPD            Z26, Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z26, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z26, Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD            Z26, Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD            Z26, Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD            Z26, Z19, Z19
+	VBROADCASTSD      float64s<>+128(SB), Z26
+	VMULPD            Z7, Z14, Z14
+	VADDPD            Z26, Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z26, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z26, Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD            Z26, Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD            Z26, Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD            Z26, Z19, Z19
+	VBROADCASTSD      float64s<>+136(SB), Z26
+	VMULPD            Z7, Z14, Z14
+	VADDPD            Z26, Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z26, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z26, Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD            Z26, Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD            Z26, Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD            Z26, Z19, Z19
+	VBROADCASTSD      float64s<>+144(SB), Z26
+	VMULPD            Z7, Z14, Z14
+	VADDPD            Z26, Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z26, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z26, Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD            Z26, Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD            Z26, Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD            Z26, Z19, Z19
+	VBROADCASTSD      float64s<>+152(SB), Z26
+	VMULPD            Z7, Z14, Z14
+	VADDPD            Z26, Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z26, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z26, Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD            Z26, Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD            Z26, Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD            Z26, Z19, Z19
+	VBROADCASTSD      float64s<>+160(SB), Z26
+	VMULPD            Z7, Z14, Z14
+	VADDPD            Z26, Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z26, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z26, Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD            Z26, Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD            Z26, Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD            Z26, Z19, Z19
+	VBROADCASTSD      float64s<>+168(SB), Z26
+	VMULPD            Z7, Z14, Z14
+	VADDPD            Z26, Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z26, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z26, Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD            Z26, Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD            Z26, Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD            Z26, Z19, Z19
+	VBROADCASTSD      float64s<>+176(SB), Z26
+	VMULPD            Z7, Z14, Z14
+	VADDPD            Z26, Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z26, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z26, Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD            Z26, Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD            Z26, Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD            Z26, Z19, Z19
+	VBROADCASTSD      float64s<>+176(SB), Z26
+	VMULPD            Z7, Z14, Z14
+	VADDPD            Z26, Z14, Z14
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z26, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z26, Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD            Z26, Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD            Z26, Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD            Z26, Z19, Z19
+	VPSLLQ            $0x34, Z20, Z20
+	VPADDQ            Z20, Z14, Z14
+	VPSLLQ            $0x34, Z21, Z21
+	VPADDQ            Z21, Z15, Z15
+	VPSLLQ            $0x34, Z22, Z22
+	VPADDQ            Z22, Z16, Z16
+	VPSLLQ            $0x34, Z23, Z23
+	VPADDQ            Z23, Z17, Z17
+	VPSLLQ            $0x34, Z24, Z24
+	VPADDQ            Z24, Z18, Z18
+	VPSLLQ            $0x34, Z25, Z25
+	VPADDQ            Z25, Z19, Z19
+	VBROADCASTSD      float64s<>+176(SB), Z7
+	VANDNPD           Z1, Z13, Z8
+	VADDPD            Z7, Z14, Z9
+	VSUBPD            Z7, Z14, Z14
+	VDIVPD            Z9, Z14, Z14
+	VCMPPD.BCST       $0x1e, float64s<>+56(SB), Z8, K1
+	VMOVAPD           Z7, K1, Z14
+	VPTERNLOGQ        $0xf8, Z13, Z1, Z14
+	VMULPD            Z1, Z1, Z9
+	VMULPD            Z9, Z1, Z9
+	VDIVPD.BCST       float64s<>+64(SB), Z9, Z9
+	VSUBPD            Z9, Z1, Z9
+	VCMPPD.BCST       $0x11, float64s<>+72(SB), Z8, K1
+	VMOVAPD           Z9, K1, Z14
+	VANDNPD           Z2, Z13, Z1
+	VADDPD            Z7, Z15, Z8
+	VSUBPD            Z7, Z15, Z15
+	VDIVPD            Z8, Z15, Z15
+	VCMPPD.BCST       $0x1e, float64s<>+56(SB), Z1, K1
+	VMOVAPD           Z7, K1, Z15
+	VPTERNLOGQ        $0xf8, Z13, Z2, Z15
+	VMULPD            Z2, Z2, Z8
+	VMULPD            Z8, Z2, Z8
+	VDIVPD.BCST       float64s<>+64(SB), Z8, Z8
+	VSUBPD            Z8, Z2, Z8
+	VCMPPD.BCST       $0x11, float64s<>+72(SB), Z1, K1
+	VMOVAPD           Z8, K1, Z15
+	VANDNPD           Z3, Z13, Z1
+	VADDPD            Z7, Z16, Z2
+	VSUBPD            Z7, Z16, Z16
+	VDIVPD            Z2, Z16, Z16
+	VCMPPD.BCST       $0x1e, float64s<>+56(SB), Z1, K1
+	VMOVAPD           Z7, K1, Z16
+	VPTERNLOGQ        $0xf8, Z13, Z3, Z16
+	VMULPD            Z3, Z3, Z2
+	VMULPD            Z2, Z3, Z2
+	VDIVPD.BCST       float64s<>+64(SB), Z2, Z2
+	VSUBPD            Z2, Z3, Z2
+	VCMPPD.BCST       $0x11, float64s<>+72(SB), Z1, K1
+	VMOVAPD           Z2, K1, Z16
+	VANDNPD           Z4, Z13, Z1
+	VADDPD            Z7, Z17, Z2
+	VSUBPD            Z7, Z17, Z17
+	VDIVPD            Z2, Z17, Z17
+	VCMPPD.BCST       $0x1e, float64s<>+56(SB), Z1, K1
+	VMOVAPD           Z7, K1, Z17
+	VPTERNLOGQ        $0xf8, Z13, Z4, Z17
+	VMULPD            Z4, Z4, Z2
+	VMULPD            Z2, Z4, Z2
+	VDIVPD.BCST       float64s<>+64(SB), Z2, Z2
+	VSUBPD            Z2, Z4, Z2
+	VCMPPD.BCST       $0x11, float64s<>+72(SB), Z1, K1
+	VMOVAPD           Z2, K1, Z17
+	VANDNPD           Z5, Z13, Z1
+	VADDPD            Z7, Z18, Z2
+	VSUBPD            Z7, Z18, Z18
+	VDIVPD            Z2, Z18, Z18
+	VCMPPD.BCST       $0x1e, float64s<>+56(SB), Z1, K1
+	VMOVAPD           Z7, K1, Z18
+	VPTERNLOGQ        $0xf8, Z13, Z5, Z18
+	VMULPD            Z5, Z5, Z2
+	VMULPD            Z2, Z5, Z2
+	VDIVPD.BCST       float64s<>+64(SB), Z2, Z2
+	VSUBPD            Z2, Z5, Z2
+	VCMPPD.BCST       $0x11, float64s<>+72(SB), Z1, K1
+	VMOVAPD           Z2, K1, Z18
+	VANDNPD           Z6, Z13, Z1
+	VADDPD            Z7, Z19, Z2
+	VSUBPD            Z7, Z19, Z19
+	VDIVPD            Z2, Z19, Z19
+	VCMPPD.BCST       $0x1e, float64s<>+56(SB), Z1, K1
+	VMOVAPD           Z7, K1, Z19
+	VPTERNLOGQ        $0xf8, Z13, Z6, Z19
+	VMULPD            Z6, Z6, Z2
+	VMULPD            Z2, Z6, Z2
+	VDIVPD.BCST       float64s<>+64(SB), Z2, Z2
+	VSUBPD            Z2, Z6, Z2
+	VCMPPD.BCST       $0x11, float64s<>+72(SB), Z1, K1
+	VMOVAPD           Z2, K1, Z19
+	MOVQ              BX, DX
+	SHRQ              $0x00, DX
+	KMOVB             DX, K1
 	VMOVUPS.Z         (CX), K1, Y1
 	VCVTPS2PD         Y1, Z1
 	VADDPD.BCST       float64s<>+176(SB), Z14, Z14
 	VMULPD.BCST       float64s<>+168(SB), Z1, Z1
 	VMULPD            Z14, Z1, Z14
-	MOVQ              DI, SI
-	SHRQ              $0x08, SI
-	KMOVB             SI, K1
+	MOVQ              BX, DX
+	SHRQ              $0x08, DX
+	KMOVB             DX, K1
 	VMOVUPS.Z         32(CX), K1, Y1
 	VCVTPS2PD         Y1, Z1
 	VADDPD.BCST       float64s<>+176(SB), Z15, Z15
 	VMULPD.BCST       float64s<>+168(SB), Z1, Z1
 	VMULPD            Z15, Z1, Z15
-	MOVQ              DI, SI
-	SHRQ              $0x10, SI
-	KMOVB             SI, K1
+	MOVQ              BX, DX
+	SHRQ              $0x10, DX
+	KMOVB             DX, K1
 	VMOVUPS.Z         64(CX), K1, Y1
 	VCVTPS2PD         Y1, Z1
 	VADDPD.BCST       float64s<>+176(SB), Z16, Z16
 	VMULPD.BCST       float64s<>+168(SB), Z1, Z1
 	VMULPD            Z16, Z1, Z16
-	MOVQ              DI, SI
-	SHRQ              $0x18, SI
-	KMOVB             SI, K1
+	MOVQ              BX, DX
+	SHRQ              $0x18, DX
+	KMOVB             DX, K1
 	VMOVUPS.Z         96(CX), K1, Y1
 	VCVTPS2PD         Y1, Z1
 	VADDPD.BCST       float64s<>+176(SB), Z17, Z17
 	VMULPD.BCST       float64s<>+168(SB), Z1, Z1
 	VMULPD            Z17, Z1, Z17
-	MOVQ              DI, SI
-	SHRQ              $0x20, SI
-	KMOVB             SI, K1
+	MOVQ              BX, DX
+	SHRQ              $0x20, DX
+	KMOVB             DX, K1
 	VMOVUPS.Z         128(CX), K1, Y1
 	VCVTPS2PD         Y1, Z1
 	VADDPD.BCST       float64s<>+176(SB), Z18, Z18
 	VMULPD.BCST       float64s<>+168(SB), Z1, Z1
 	VMULPD            Z18, Z1, Z18
-	MOVQ              DI, SI
-	SHRQ              $0x28, SI
-	KMOVB             SI, K1
+	MOVQ              BX, DX
+	SHRQ              $0x28, DX
+	KMOVB             DX, K1
 	VMOVUPS.Z         160(CX), K1, Y1
 	VCVTPS2PD         Y1, Z1
 	VADDPD.BCST       float64s<>+176(SB), Z19, Z19
 	VMULPD.BCST       float64s<>+168(SB), Z1, Z1
 	VMULPD            Z19, Z1, Z19
-	MOVQ              DI, SI
-	SHRQ              $0x00, SI
-	KMOVB             SI, K2
+	MOVQ              BX, CX
+	SHRQ              $0x00, CX
+	KMOVB             CX, K2
 	VCVTPD2PS         Z14, Y1
 	VCMPPS            $0x03, Y1, Y1, K1
 	VMOVAPS           Y0, K1, Y1
 	VMOVUPS           Y1, K2, (AX)
-	MOVQ              DI, SI
-	SHRQ              $0x08, SI
-	KMOVB             SI, K2
+	MOVQ              BX, CX
+	SHRQ              $0x08, CX
+	KMOVB             CX, K2
 	VCVTPD2PS         Z15, Y1
 	VCMPPS            $0x03, Y1, Y1, K1
 	VMOVAPS           Y0, K1, Y1
 	VMOVUPS           Y1, K2, 32(AX)
-	MOVQ              DI, SI
-	SHRQ              $0x10, SI
-	KMOVB             SI, K2
+	MOVQ              BX, CX
+	SHRQ              $0x10, CX
+	KMOVB             CX, K2
 	VCVTPD2PS         Z16, Y1
 	VCMPPS            $0x03, Y1, Y1, K1
 	VMOVAPS           Y0, K1, Y1
 	VMOVUPS           Y1, K2, 64(AX)
-	MOVQ              DI, SI
-	SHRQ              $0x18, SI
-	KMOVB             SI, K2
+	MOVQ              BX, CX
+	SHRQ              $0x18, CX
+	KMOVB             CX, K2
 	VCVTPD2PS         Z17, Y1
 	VCMPPS            $0x03, Y1, Y1, K1
 	VMOVAPS           Y0, K1, Y1
 	VMOVUPS           Y1, K2, 96(AX)
-	MOVQ              DI, SI
-	SHRQ              $0x20, SI
-	KMOVB             SI, K2
+	MOVQ              BX, CX
+	SHRQ              $0x20, CX
+	KMOVB             CX, K2
 	VCVTPD2PS         Z18, Y1
 	VCMPPS            $0x03, Y1, Y1, K1
 	VMOVAPS           Y0, K1, Y1
 	VMOVUPS           Y1, K2, 128(AX)
-	MOVQ              DI, SI
-	SHRQ              $0x28, SI
-	KMOVB             SI, K2
+	MOVQ              BX, CX
+	SHRQ              $0x28, CX
+	KMOVB             CX, K2
 	VCVTPD2PS         Z19, Y1
 	VCMPPS            $0x03, Y1, Y1, K1
 	VMOVAPS           Y0, K1, Y1
 	VMOVUPS           Y1, K2, 160(AX)
-	ADDQ              $0x000000c0, CX
-	ADDQ              $0x000000c0, AX
-	SUBQ              BX, DX
-	JG                geluTanhWide_loop
+
+geluTanhWide_end:
 	VZEROUPPER
 	RET
 
 // func softCapWide(out *float32, x *float32, bound float32, n int)
-// Requires: AVX, AVX512DQ, AVX512F, AVX512VL, BMI2, CMOV
+// Requires: AVX, AVX512DQ, AVX512F, AVX512VL, BMI2
 TEXT ·softCapWide(SB), NOSPLIT, $0-32
 	MOVQ         out+0(FP), AX
 	MOVQ         x+8(FP), CX
 	MOVQ         n+24(FP), DX
-	MOVQ         $0x00000030, BX
 	VBROADCASTSS storedNaN<>+0(SB), Y0
 	VBROADCASTSS bound+16(FP), Y1
 	VCVTPS2PD    Y1, Z1
+	SUBQ         $0x00000030, DX
+	JL           softCapWide_rest
 
 softCapWide_loop:
-	MOVQ              DX, SI
-	CMPQ              SI, BX
-	CMOVQGT           BX, SI
-	MOVQ              $-1, DI
-	BZHIQ             SI, DI, DI
-	MOVQ              DI, SI
-	SHRQ              $0x00, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         (CX), K1, Y2
-	VCVTPS2PD         Y2, Z2
+	VCVTPS2PD         (CX), Z2
 	VDIVPD            Z1, Z2, Z2
-	MOVQ              DI, SI
-	SHRQ              $0x08, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         32(CX), K1, Y3
-	VCVTPS2PD         Y3, Z3
+	VCVTPS2PD         32(CX), Z3
 	VDIVPD            Z1, Z3, Z3
-	MOVQ              DI, SI
-	SHRQ              $0x10, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         64(CX), K1, Y4
-	VCVTPS2PD         Y4, Z4
+	VCVTPS2PD         64(CX), Z4
 	VDIVPD            Z1, Z4, Z4
-	MOVQ              DI, SI
-	SHRQ              $0x18, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         96(CX), K1, Y5
-	VCVTPS2PD         Y5, Z5
+	VCVTPS2PD         96(CX), Z5
 	VDIVPD            Z1, Z5, Z5
-	MOVQ              DI, SI
-	SHRQ              $0x20, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         128(CX), K1, Y6
-	VCVTPS2PD         Y6, Z6
+	VCVTPS2PD         128(CX), Z6
 	VDIVPD            Z1, Z6, Z6
-	MOVQ              DI, SI
-	SHRQ              $0x28, SI
-	KMOVB             SI, K1
-	VMOVUPS.Z         160(CX), K1, Y7
-	VCVTPS2PD         Y7, Z7
+	VCVTPS2PD         160(CX), Z7
 	VDIVPD            Z1, Z7, Z7
 	VBROADCASTSD      float64s<>+48(SB), Z14
 	VANDNPD           Z2, Z14, Z8
@@ -4008,194 +5040,200 @@ softCapWide_loop:
 	VADDPD            Z12, Z12, Z12
 	VANDNPD           Z7, Z14, Z13
 	VADDPD            Z13, Z13, Z13
-	VBROADCASTSD      float64s<>+8(SB), Z26
-	VBROADCASTSD      float64s<>+0(SB), Z27
-	VMINPD            Z8, Z26, Z8
-	VMAXPD            Z8, Z27, Z8
+	VBROADCASTSD      float64s<>+8(SB), Z16
+	VBROADCASTSD      float64s<>+0(SB), Z17
+	VMINPD            Z8, Z16, Z8
+	VMAXPD            Z8, Z17, Z8
 	VMULPD.BCST       float64s<>+16(SB), Z8, Z21
 	VADDPD.BCST       float64s<>+40(SB), Z21, Z21
-	VSUBPD.BCST       float64s<>+40(SB), Z21, Z20
-	VFNMADD231PD.BCST float64s<>+24(SB), Z20, Z8
-	VMULPD.BCST       float64s<>+32(SB), Z20, Z20
-	VSUBPD            Z20, Z8, Z8
-	VBROADCASTSD      float64s<>+96(SB), Z15
-	VMINPD            Z9, Z26, Z9
-	VMAXPD            Z9, Z27, Z9
+	VSUBPD.BCST       float64s<>+40(SB), Z21, Z15
+	VFNMADD231PD.BCST float64s<>+24(SB), Z15, Z8
+	VMULPD.BCST       float64s<>+32(SB), Z15, Z15
+	VSUBPD            Z15, Z8, Z8
+	VMINPD            Z9, Z16, Z9
+	VMAXPD            Z9, Z17, Z9
 	VMULPD.BCST       float64s<>+16(SB), Z9, Z22
 	VADDPD.BCST       float64s<>+40(SB), Z22, Z22
-	VSUBPD.BCST       float64s<>+40(SB), Z22, Z20
-	VFNMADD231PD.BCST float64s<>+24(SB), Z20, Z9
-	VMULPD.BCST       float64s<>+32(SB), Z20, Z20
-	VSUBPD            Z20, Z9, Z9
-	VBROADCASTSD      float64s<>+96(SB), Z16
-	VMINPD            Z10, Z26, Z10
-	VMAXPD            Z10, Z27, Z10
+	VSUBPD.BCST       float64s<>+40(SB), Z22, Z15
+	VFNMADD231PD.BCST float64s<>+24(SB), Z15, Z9
+	VMULPD.BCST       float64s<>+32(SB), Z15, Z15
+	VSUBPD            Z15, Z9, Z9
+	VMINPD            Z10, Z16, Z10
+	VMAXPD            Z10, Z17, Z10
 	VMULPD.BCST       float64s<>+16(SB), Z10, Z23
 	VADDPD.BCST       float64s<>+40(SB), Z23, Z23
-	VSUBPD.BCST       float64s<>+40(SB), Z23, Z20
-	VFNMADD231PD.BCST float64s<>+24(SB), Z20, Z10
-	VMULPD.BCST       float64s<>+32(SB), Z20, Z20
-	VSUBPD            Z20, Z10, Z10
-	VBROADCASTSD      float64s<>+96(SB), Z17
-	VMINPD            Z11, Z26, Z11
-	VMAXPD            Z11, Z27, Z11
+	VSUBPD.BCST       float64s<>+40(SB), Z23, Z15
+	VFNMADD231PD.BCST float64s<>+24(SB), Z15, Z10
+	VMULPD.BCST       float64s<>+32(SB), Z15, Z15
+	VSUBPD            Z15, Z10, Z10
+	VMINPD            Z11, Z16, Z11
+	VMAXPD            Z11, Z17, Z11
 	VMULPD.BCST       float64s<>+16(SB), Z11, Z24
 	VADDPD.BCST       float64s<>+40(SB), Z24, Z24
-	VSUBPD.BCST       float64s<>+40(SB), Z24, Z20
-	VFNMADD231PD.BCST float64s<>+24(SB), Z20, Z11
-	VMULPD.BCST       float64s<>+32(SB), Z20, Z20
-	VSUBPD            Z20, Z11, Z11
-	VBROADCASTSD      float64s<>+96(SB), Z18
-	VMINPD            Z12, Z26, Z12
-	VMAXPD            Z12, Z27, Z12
+	VSUBPD.BCST       float64s<>+40(SB), Z24, Z15
+	VFNMADD231PD.BCST float64s<>+24(SB), Z15, Z11
+	VMULPD.BCST       float64s<>+32(SB), Z15, Z15
+	VSUBPD            Z15, Z11, Z11
+	VMINPD            Z12, Z16, Z12
+	VMAXPD            Z12, Z17, Z12
 	VMULPD.BCST       float64s<>+16(SB), Z12, Z25
 	VADDPD.BCST       float64s<>+40(SB), Z25, Z25
-	VSUBPD.BCST       float64s<>+40(SB), Z25, Z20
-	VFNMADD231PD.BCST float64s<>+24(SB), Z20, Z12
-	VMULPD.BCST       float64s<>+32(SB), Z20, Z20
-	VSUBPD            Z20, Z12, Z12
-	VBROADCASTSD      float64s<>+96(SB), Z19
-	VMINPD            Z13, Z26, Z13
-	VMAXPD            Z13, Z27, Z13
+	VSUBPD.BCST       float64s<>+40(SB), Z25, Z15
+	VFNMADD231PD.BCST float64s<>+24(SB), Z15, Z12
+	VMULPD.BCST       float64s<>+32(SB), Z15, Z15
+	VSUBPD            Z15, Z12, Z12
+	VMINPD            Z13, Z16, Z13
+	VMAXPD            Z13, Z17, Z13
 	VMULPD.BCST       float64s<>+16(SB), Z13, Z26
 	VADDPD.BCST       float64s<>+40(SB), Z26, Z26
-	VSUBPD.BCST       float64s<>+40(SB), Z26, Z20
-	VFNMADD231PD.BCST float64s<>+24(SB), Z20, Z13
-	VMULPD.BCST       float64s<>+32(SB), Z20, Z20
-	VSUBPD            Z20, Z13, Z13
+	VSUBPD.BCST       float64s<>+40(SB), Z26, Z15
+	VFNMADD231PD.BCST float64s<>+24(SB), Z15, Z13
+	VMULPD.BCST       float64s<>+32(SB), Z15, Z15
+	VSUBPD            Z15, Z13, Z13
 	VBROADCASTSD      float64s<>+96(SB), Z20
-	VMULPD            Z8, Z15, Z15
-	VADDPD.BCST       float64s<>+104(SB), Z15, Z15
-	VMULPD            Z9, Z16, Z16
-	VADDPD.BCST       float64s<>+104(SB), Z16, Z16
-	VMULPD            Z10, Z17, Z17
-	VADDPD.BCST       float64s<>+104(SB), Z17, Z17
-	VMULPD            Z11, Z18, Z18
-	VADDPD.BCST       float64s<>+104(SB), Z18, Z18
-	VMULPD            Z12, Z19, Z19
-	VADDPD.BCST       float64s<>+104(SB), Z19, Z19
+	VBROADCASTSD      float64s<>+104(SB), Z27
+	VMULPD            Z8, Z20, Z15
+	VADDPD            Z27, Z15, Z15
+	VMULPD            Z9, Z20, Z16
+	VADDPD            Z27, Z16, Z16
+	VMULPD            Z10, Z20, Z17
+	VADDPD            Z27, Z17, Z17
+	VMULPD            Z11, Z20, Z18
+	VADDPD            Z27, Z18, Z18
+	VMULPD            Z12, Z20, Z19
+	VADDPD            Z27, Z19, Z19
 	VMULPD            Z13, Z20, Z20
-	VADDPD.BCST       float64s<>+104(SB), Z20, Z20
+	VADDPD            Z27, Z20, Z20
+	VBROADCASTSD      float64s<>+112(SB), Z27
 	VMULPD            Z8, Z15, Z15
-	VADDPD.BCST       float64s<>+112(SB), Z15, Z15
+	VADDPD            Z27, Z15, Z15
 	VMULPD            Z9, Z16, Z16
-	VADDPD.BCST       float64s<>+112(SB), Z16, Z16
+	VADDPD            Z27, Z16, Z16
 	VMULPD            Z10, Z17, Z17
-	VADDPD.BCST       float64s<>+112(SB), Z17, Z17
+	VADDPD            Z27, Z17, Z17
 	VMULPD            Z11, Z18, Z18
-	VADDPD.BCST       float64s<>+112(SB), Z18, Z18
+	VADDPD            Z27, Z18, Z18
 	VMULPD            Z12, Z19, Z19
-	VADDPD.BCST       float64s<>+112(SB), Z19, Z19
+	VADDPD            Z27, Z19, Z19
 	VMULPD            Z13, Z20, Z20
-	VADDPD.BCST       float64s<>+112(SB), Z20, Z20
+	VADDPD            Z27, Z20, Z20
+	VBROADCASTSD      float64s<>+120(SB), Z27
 	VMULPD            Z8, Z15, Z15
-	VADDPD.BCST       float64s<>+120(SB), Z15, Z15
+	VADDPD            Z27, Z15, Z15
 	VMULPD            Z9, Z16, Z16
-	VADDPD.BCST       float64s<>+120(SB), Z16, Z16
+	VADDPD            Z27, Z16, Z16
 	VMULPD            Z10, Z17, Z17
-	VADDPD.BCST       float64s<>+120(SB), Z17, Z17
+	VADDPD            Z27, Z17, Z17
 	VMULPD            Z11, Z18, Z18
-	VADDPD.BCST       float64s<>+120(SB), Z18, Z18
+	VADDPD            Z27, Z18, Z18
 	VMULPD            Z12, Z19, Z19
-	VADDPD.BCST       float64s<>+120(SB), Z19, Z19
+	VADDPD            Z27, Z19, Z19
 	VMULPD            Z13, Z20, Z20
-	VADDPD.BCST       float64s<>+120(SB), Z20, Z20
+	VADDPD            Z27, Z20, Z20
+	VBROADCASTSD      float64s<>+128(SB), Z27
 	VMULPD            Z8, Z15, Z15
-	VADDPD.BCST       float64s<>+128(SB), Z15, Z15
+	VADDPD            Z27, Z15, Z15
 	VMULPD            Z9, Z16, Z16
-	VADDPD.BCST       float64s<>+128(SB), Z16, Z16
+	VADDPD            Z27, Z16, Z16
 	VMULPD            Z10, Z17, Z17
-	VADDPD.BCST       float64s<>+128(SB), Z17, Z17
+	VADDPD            Z27, Z17, Z17
 	VMULPD            Z11, Z18, Z18
-	VADDPD.BCST       float64s<>+128(SB), Z18, Z18
+	VADDPD            Z27, Z18, Z18
 	VMULPD            Z12, Z19, Z19
-	VADDPD.BCST       float64s<>+128(SB), Z19, Z19
+	VADDPD            Z27, Z19, Z19
 	VMULPD            Z13, Z20, Z20
-	VADDPD.BCST       float64s<>+128(SB), Z20, Z20
+	VADDPD            Z27, Z20, Z20
+	VBROADCASTSD      float64s<>+136(SB), Z27
 	VMULPD            Z8, Z15, Z15
-	VADDPD.BCST       float64s<>+136(SB), Z15, Z15
+	VADDPD            Z27, Z15, Z15
 	VMULPD            Z9, Z16, Z16
-	VADDPD.BCST       float64s<>+136(SB), Z16, Z16
+	VADDPD            Z27, Z16, Z16
 	VMULPD            Z10, Z17, Z17
-	VADDPD.BCST       float64s<>+136(SB), Z17, Z17
+	VADDPD            Z27, Z17, Z17
 	VMULPD            Z11, Z18, Z18
-	VADDPD.BCST       float64s<>+136(SB), Z18, Z18
+	VADDPD            Z27, Z18, Z18
 	VMULPD            Z12, Z19, Z19
-	VADDPD.BCST       float64s<>+136(SB), Z19, Z19
+	VADDPD            Z27, Z19, Z19
 	VMULPD            Z13, Z20, Z20
-	VADDPD.BCST       float64s<>+136(SB), Z20, Z20
+	VADDPD            Z27, Z20, Z20
+	VBROADCASTSD      float64s<>+144(SB), Z27
 	VMULPD            Z8, Z15, Z15
-	VADDPD.BCST       float64s<>+144(SB), Z15, Z15
+	VADDPD            Z27, Z15, Z15
 	VMULPD            Z9, Z16, Z16
-	VADDPD.BCST       float64s<>+144(SB), Z16, Z16
+	VADDPD            Z27, Z16, Z16
 	VMULPD            Z10, Z17, Z17
-	VADDPD.BCST       float64s<>+144(SB), Z17, Z17
+	VADDPD            Z27, Z17, Z17
 	VMULPD            Z11, Z18, Z18
-	VADDPD.BCST       float64s<>+144(SB), Z18, Z18
+	VADDPD            Z27, Z18, Z18
 	VMULPD            Z12, Z19, Z19
-	VADDPD.BCST       float64s<>+144(SB), Z19, Z19
+	VADDPD            Z27, Z19, Z19
 	VMULPD            Z13, Z20, Z20
-	VADDPD.BCST       float64s<>+144(SB), Z20, Z20
+	VADDPD            Z27, Z20, Z20
+	VBROADCASTSD      float64s<>+152(SB), Z27
 	VMULPD            Z8, Z15, Z15
-	VADDPD.BCST       float64s<>+152(SB), Z15, Z15
+	VADDPD            Z27, Z15, Z15
 	VMULPD            Z9, Z16, Z16
-	VADDPD.BCST       float64s<>+152(SB), Z16, Z16
+	VADDPD            Z27, Z16, Z16
 	VMULPD            Z10, Z17, Z17
-	VADDPD.BCST       float64s<>+152(SB), Z17, Z17
+	VADDPD            Z27, Z17, Z17
 	VMULPD            Z11, Z18, Z18
-	VADDPD.BCST       float64s<>+152(SB), Z18, Z18
+	VADDPD            Z27, Z18, Z18
 	VMULPD            Z12, Z19, Z19
-	VADDPD.BCST       float64s<>+152(SB), Z19, Z19
+	VADDPD            Z27, Z19, Z19
 	VMULPD            Z13, Z20, Z20
-	VADDPD.BCST       float64s<>+152(SB), Z20, Z20
+	VADDPD            Z27, Z20, Z20
+	VBROADCASTSD      float64s<>+160(SB), Z27
 	VMULPD            Z8, Z15, Z15
-	VADDPD.BCST       float64s<>+160(SB), Z15, Z15
+	VADDPD            Z27, Z15, Z15
 	VMULPD            Z9, Z16, Z16
-	VADDPD.BCST       float64s<>+160(SB), Z16, Z16
+	VADDPD            Z27, Z16, Z16
 	VMULPD            Z10, Z17, Z17
-	VADDPD.BCST       float64s<>+160(SB), Z17, Z17
+	VADDPD            Z27, Z17, Z17
 	VMULPD            Z11, Z18, Z18
-	VADDPD.BCST       float64s<>+160(SB), Z18, Z18
+	VADDPD            Z27, Z18, Z18
 	VMULPD            Z12, Z19, Z19
-	VADDPD.BCST       float64s<>+160(SB), Z19, Z19
+	VADDPD            Z27, Z19, Z19
 	VMULPD            Z13, Z20, Z20
-	VADDPD.BCST       float64s<>+160(SB), Z20, Z20
+	VADDPD            Z27, Z20, Z20
+	VBROADCASTSD      float64s<>+168(SB), Z27
 	VMULPD            Z8, Z15, Z15
-	VADDPD.BCST       float64s<>+168(SB), Z15, Z15
+	VADDPD            Z27, Z15, Z15
 	VMULPD            Z9, Z16, Z16
-	VADDPD.BCST       float64s<>+168(SB), Z16, Z16
+	VADDPD            Z27, Z16, Z16
 	VMULPD            Z10, Z17, Z17
-	VADDPD.BCST       float64s<>+168(SB), Z17, Z17
+	VADDPD            Z27, Z17, Z17
 	VMULPD            Z11, Z18, Z18
-	VADDPD.BCST       float64s<>+168(SB), Z18, Z18
+	VADDPD            Z27, Z18, Z18
 	VMULPD            Z12, Z19, Z19
-	VADDPD.BCST       float64s<>+168(SB), Z19, Z19
+	VADDPD            Z27, Z19, Z19
 	VMULPD            Z13, Z20, Z20
-	VADDPD.BCST       float64s<>+168(SB), Z20, Z20
+	VADDPD            Z27, Z20, Z20
+	VBROADCASTSD      float64s<>+176(SB), Z27
 	VMULPD            Z8, Z15, Z15
-	VADDPD.BCST       float64s<>+176(SB), Z15, Z15
+	VADDPD            Z27, Z15, Z15
 	VMULPD            Z9, Z16, Z16
-	VADDPD.BCST       float64s<>+176(SB), Z16, Z16
+	VADDPD            Z27, Z16, Z16
 	VMULPD            Z10, Z17, Z17
-	VADDPD.BCST       float64s<>+176(SB), Z17, Z17
+	VADDPD            Z27, Z17, Z17
 	VMULPD            Z11, Z18, Z18
-	VADDPD.BCST       float64s<>+176(SB), Z18, Z18
+	VADDPD            Z27, Z18, Z18
 	VMULPD            Z12, Z19, Z19
-	VADDPD.BCST       float64s<>+176(SB), Z19, Z19
+	VADDPD            Z27, Z19, Z19
 	VMULPD            Z13, Z20, Z20
-	VADDPD.BCST       float64s<>+176(SB), Z20, Z20
+	VADDPD            Z27, Z20, Z20
+	VBROADCASTSD      float64s<>+176(SB), Z27
 	VMULPD            Z8, Z15, Z15
-	VADDPD.BCST       float64s<>+176(SB), Z15, Z15
+	VADDPD            Z27, Z15, Z15
 	VMULPD            Z9, Z16, Z16
-	VADDPD.BCST       float64s<>+176(SB), Z16, Z16
+	VADDPD            Z27, Z16, Z16
 	VMULPD            Z10, Z17, Z17
-	VADDPD.BCST       float64s<>+176(SB), Z17, Z17
+	VADDPD            Z27, Z17, Z17
 	VMULPD            Z11, Z18, Z18
-	VADDPD.BCST       float64s<>+176(SB), Z18, Z18
+	VADDPD            Z27, Z18, Z18
 	VMULPD            Z12, Z19, Z19
-	VADDPD.BCST       float64s<>+176(SB), Z19, Z19
+	VADDPD            Z27, Z19, Z19
 	VMULPD            Z13, Z20, Z20
-	VADDPD.BCST       float64s<>+176(SB), Z20, Z20
+	VADDPD            Z27, Z20, Z20
 	VPSLLQ            $0x34, Z21, Z21
 	VPADDQ            Z21, Z15, Z15
 	VPSLLQ            $0x34, Z22, Z22
@@ -4293,51 +5331,423 @@ softCapWide_loop:
 	VMULPD            Z18, Z1, Z18
 	VMULPD            Z19, Z1, Z19
 	VMULPD            Z20, Z1, Z20
-	MOVQ              DI, SI
-	SHRQ              $0x00, SI
-	KMOVB             SI, K2
 	VCVTPD2PS         Z15, Y2
 	VCMPPS            $0x03, Y2, Y2, K1
 	VMOVAPS           Y0, K1, Y2
-	VMOVUPS           Y2, K2, (AX)
-	MOVQ              DI, SI
-	SHRQ              $0x08, SI
-	KMOVB             SI, K2
+	VMOVUPS           Y2, (AX)
 	VCVTPD2PS         Z16, Y2
 	VCMPPS            $0x03, Y2, Y2, K1
 	VMOVAPS           Y0, K1, Y2
-	VMOVUPS           Y2, K2, 32(AX)
-	MOVQ              DI, SI
-	SHRQ              $0x10, SI
-	KMOVB             SI, K2
+	VMOVUPS           Y2, 32(AX)
 	VCVTPD2PS         Z17, Y2
 	VCMPPS            $0x03, Y2, Y2, K1
 	VMOVAPS           Y0, K1, Y2
-	VMOVUPS           Y2, K2, 64(AX)
-	MOVQ              DI, SI
-	SHRQ              $0x18, SI
-	KMOVB             SI, K2
+	VMOVUPS           Y2, 64(AX)
 	VCVTPD2PS         Z18, Y2
 	VCMPPS            $0x03, Y2, Y2, K1
 	VMOVAPS           Y0, K1, Y2
-	VMOVUPS           Y2, K2, 96(AX)
-	MOVQ              DI, SI
-	SHRQ              $0x20, SI
-	KMOVB             SI, K2
+	VMOVUPS           Y2, 96(AX)
 	VCVTPD2PS         Z19, Y2
 	VCMPPS            $0x03, Y2, Y2, K1
 	VMOVAPS           Y0, K1, Y2
-	VMOVUPS           Y2, K2, 128(AX)
-	MOVQ              DI, SI
-	SHRQ              $0x28, SI
-	KMOVB             SI, K2
+	VMOVUPS           Y2, 128(AX)
 	VCVTPD2PS         Z20, Y2
 	VCMPPS            $0x03, Y2, Y2, K1
 	VMOVAPS           Y0, K1, Y2
-	VMOVUPS           Y2, K2, 160(AX)
+	VMOVUPS           Y2, 160(AX)
 	ADDQ              $0x000000c0, CX
 	ADDQ              $0x000000c0, AX
-	SUBQ              BX, DX
-	JG                softCapWide_loop
+	SUBQ              $0x00000030, DX
+	JGE               softCapWide_loop
+
+softCapWide_rest:
+	ADDQ              $0x00000030, DX
+	JE                softCapWide_end
+	MOVQ              $-1, BX
+	BZHIQ             DX, BX, BX
+	MOVQ              BX, DX
+	SHRQ              $0x00, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         (CX), K1, Y2
+	VCVTPS2PD         Y2, Z2
+	VDIVPD            Z1, Z2, Z2
+	MOVQ              BX, DX
+	SHRQ              $0x08, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         32(CX), K1, Y3
+	VCVTPS2PD         Y3, Z3
+	VDIVPD            Z1, Z3, Z3
+	MOVQ              BX, DX
+	SHRQ              $0x10, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         64(CX), K1, Y4
+	VCVTPS2PD         Y4, Z4
+	VDIVPD            Z1, Z4, Z4
+	MOVQ              BX, DX
+	SHRQ              $0x18, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         96(CX), K1, Y5
+	VCVTPS2PD         Y5, Z5
+	VDIVPD            Z1, Z5, Z5
+	MOVQ              BX, DX
+	SHRQ              $0x20, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         128(CX), K1, Y6
+	VCVTPS2PD         Y6, Z6
+	VDIVPD            Z1, Z6, Z6
+	MOVQ              BX, DX
+	SHRQ              $0x28, DX
+	KMOVB             DX, K1
+	VMOVUPS.Z         160(CX), K1, Y7
+	VCVTPS2PD         Y7, Z7
+	VDIVPD            Z1, Z7, Z7
+	VBROADCASTSD      float64s<>+48(SB), Z14
+	VANDNPD           Z2, Z14, Z8
+	VADDPD            Z8, Z8, Z8
+	VANDNPD           Z3, Z14, Z9
+	VADDPD            Z9, Z9, Z9
+	VANDNPD           Z4, Z14, Z10
+	VADDPD            Z10, Z10, Z10
+	VANDNPD           Z5, Z14, Z11
+	VADDPD            Z11, Z11, Z11
+	VANDNPD           Z6, Z14, Z12
+	VADDPD            Z12, Z12, Z12
+	VANDNPD           Z7, Z14, Z13
+	VADDPD            Z13, Z13, Z13
+	VBROADCASTSD      float64s<>+8(SB), Z16
+	VBROADCASTSD      float64s<>+0(SB), Z17
+	VMINPD            Z8, Z16, Z8
+	VMAXPD            Z8, Z17, Z8
+	VMULPD.BCST       float64s<>+16(SB), Z8, Z21
+	VADDPD.BCST       float64s<>+40(SB), Z21, Z21
+	VSUBPD.BCST       float64s<>+40(SB), Z21, Z15
+	VFNMADD231PD.BCST float64s<>+24(SB), Z15, Z8
+	VMULPD.BCST       float64s<>+32(SB), Z15, Z15
+	VSUBPD            Z15, Z8, Z8
+	VMINPD            Z9, Z16, Z9
+	VMAXPD            Z9, Z17, Z9
+	VMULPD.BCST       float64s<>+16(SB), Z9, Z22
+	VADDPD.BCST       float64s<>+40(SB), Z22, Z22
+	VSUBPD.BCST       float64s<>+40(SB), Z22, Z15
+	VFNMADD231PD.BCST float64s<>+24(SB), Z15, Z9
+	VMULPD.BCST       float64s<>+32(SB), Z15, Z15
+	VSUBPD            Z15, Z9, Z9
+	VMINPD            Z10, Z16, Z10
+	VMAXPD            Z10, Z17, Z10
+	VMULPD.BCST       float64s<>+16(SB), Z10, Z23
+	VADDPD.BCST       float64s<>+40(SB), Z23, Z23
+	VSUBPD.BCST       float64s<>+40(SB), Z23, Z15
+	VFNMADD231PD.BCST float64s<>+24(SB), Z15, Z10
+	VMULPD.BCST       float64s<>+32(SB), Z15, Z15
+	VSUBPD            Z15, Z10, Z10
+	VMINPD            Z11, Z16, Z11
+	VMAXPD            Z11, Z17, Z11
+	VMULPD.BCST       float64s<>+16(SB), Z11, Z24
+	VADDPD.BCST       float64s<>+40(SB), Z24, Z24
+	VSUBPD.BCST       float64s<>+40(SB), Z24, Z15
+	VFNMADD231PD.BCST float64s<>+24(SB), Z15, Z11
+	VMULPD.BCST       float64s<>+32(SB), Z15, Z15
+	VSUBPD            Z15, Z11, Z11
+	VMINPD            Z12, Z16, Z12
+	VMAXPD            Z12, Z17, Z12
+	VMULPD.BCST       float64s<>+16(SB), Z12, Z25
+	VADDPD.BCST       float64s<>+40(SB), Z25, Z25
+	VSUBPD.BCST       float64s<>+40(SB), Z25, Z15
+	VFNMADD231PD.BCST float64s<>+24(SB), Z15, Z12
+	VMULPD.BCST       float64s<>+32(SB), Z15, Z15
+	VSUBPD            Z15, Z12, Z12
+	VMINPD            Z13, Z16, Z13
+	VMAXPD            Z13, Z17, Z13
+	VMULPD.BCST       float64s<>+16(SB), Z13, Z26
+	VADDPD.BCST       float64s<>+40(SB), Z26, Z26
+	VSUBPD.BCST       float64s<>+40(SB), Z26, Z15
+	VFNMADD231PD.BCST float64s<>+24(SB), Z15, Z13
+	VMULPD.BCST       float64s<>+32(SB), Z15, Z15
+	VSUBPD            Z15, Z13, Z13
+	VBROADCASTSD      float64s<>+96(SB), Z20
+	VBROADCASTSD      float64s<>+104(SB), Z27
+	VMULPD            Z8, Z20, Z15
+	VADDPD            Z27, Z15, Z15
+	VMULPD            Z9, Z20, Z16
+	VADDPD            Z27, Z16, Z16
+	VMULPD            Z10, Z20, Z17
+	VADDPD            Z27, Z17, Z17
+	VMULPD            Z11, Z20, Z18
+	VADDPD            Z27, Z18, Z18
+	VMULPD            Z12, Z20, Z19
+	VADDPD            Z27, Z19, Z19
+	VMULPD            Z13, Z20, Z20
+	VADDPD            Z27, Z20, Z20
+	VBROADCASTSD      float64s<>+112(SB), Z27
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z27, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z27, Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD            Z27, Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD            Z27, Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD            Z27, Z19, Z19
+	VMULPD            Z13, Z20, Z20
+	VADDPD            Z27, Z20, Z20
+	VBROADCASTSD      float64s<>+120(SB), Z27
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z27, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z27, Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD            Z27, Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD            Z27, Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD            Z27, Z19, Z19
+	VMULPD            Z13, Z20, Z20
+	VADDPD            Z27, Z20, Z20
+	VBROADCASTSD      float64s<>+128(SB), Z27
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z27, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z27, Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD            Z27, Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD            Z27, Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD            Z27, Z19, Z19
+	VMULPD            Z13, Z20, Z20
+	VADDPD            Z27, Z20, Z20
+	VBROADCASTSD      float64s<>+136(SB), Z27
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z27, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z27, Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD            Z27, Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD            Z27, Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD            Z27, Z19, Z19
+	VMULPD            Z13, Z20, Z20
+	VADDPD            Z27, Z20, Z20
+	VBROADCASTSD      float64s<>+144(SB), Z27
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z27, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z27, Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD            Z27, Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD            Z27, Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD            Z27, Z19, Z19
+	VMULPD            Z13, Z20, Z20
+	VADDPD            Z27, Z20, Z20
+	VBROADCASTSD      float64s<>+152(SB), Z27
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z27, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z27, Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD            Z27, Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD            Z27, Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD            Z27, Z19, Z19
+	VMULPD            Z13, Z20, Z20
+	VADDPD            Z27, Z20, Z20
+	VBROADCASTSD      float64s<>+160(SB), Z27
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z27, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z27, Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD            Z27, Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD            Z27, Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD            Z27, Z19, Z19
+	VMULPD            Z13, Z20, Z20
+	VADDPD            Z27, Z20, Z20
+	VBROADCASTSD      float64s<>+168(SB), Z27
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z27, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z27, Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD            Z27, Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD            Z27, Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD            Z27, Z19, Z19
+	VMULPD            Z13, Z20, Z20
+	VADDPD            Z27, Z20, Z20
+	VBROADCASTSD      float64s<>+176(SB), Z27
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z27, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z27, Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD            Z27, Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD            Z27, Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD            Z27, Z19, Z19
+	VMULPD            Z13, Z20, Z20
+	VADDPD            Z27, Z20, Z20
+	VBROADCASTSD      float64s<>+176(SB), Z27
+	VMULPD            Z8, Z15, Z15
+	VADDPD            Z27, Z15, Z15
+	VMULPD            Z9, Z16, Z16
+	VADDPD            Z27, Z16, Z16
+	VMULPD            Z10, Z17, Z17
+	VADDPD            Z27, Z17, Z17
+	VMULPD            Z11, Z18, Z18
+	VADDPD            Z27, Z18, Z18
+	VMULPD            Z12, Z19, Z19
+	VADDPD            Z27, Z19, Z19
+	VMULPD            Z13, Z20, Z20
+	VADDPD            Z27, Z20, Z20
+	VPSLLQ            $0x34, Z21, Z21
+	VPADDQ            Z21, Z15, Z15
+	VPSLLQ            $0x34, Z22, Z22
+	VPADDQ            Z22, Z16, Z16
+	VPSLLQ            $0x34, Z23, Z23
+	VPADDQ            Z23, Z17, Z17
+	VPSLLQ            $0x34, Z24, Z24
+	VPADDQ            Z24, Z18, Z18
+	VPSLLQ            $0x34, Z25, Z25
+	VPADDQ            Z25, Z19, Z19
+	VPSLLQ            $0x34, Z26, Z26
+	VPADDQ            Z26, Z20, Z20
+	VBROADCASTSD      float64s<>+176(SB), Z8
+	VANDNPD           Z2, Z14, Z9
+	VADDPD            Z8, Z15, Z10
+	VSUBPD            Z8, Z15, Z15
+	VDIVPD            Z10, Z15, Z15
+	VCMPPD.BCST       $0x1e, float64s<>+56(SB), Z9, K1
+	VMOVAPD           Z8, K1, Z15
+	VPTERNLOGQ        $0xf8, Z14, Z2, Z15
+	VMULPD            Z2, Z2, Z10
+	VMULPD            Z10, Z2, Z10
+	VDIVPD.BCST       float64s<>+64(SB), Z10, Z10
+	VSUBPD            Z10, Z2, Z10
+	VCMPPD.BCST       $0x11, float64s<>+72(SB), Z9, K1
+	VMOVAPD           Z10, K1, Z15
+	VANDNPD           Z3, Z14, Z2
+	VADDPD            Z8, Z16, Z9
+	VSUBPD            Z8, Z16, Z16
+	VDIVPD            Z9, Z16, Z16
+	VCMPPD.BCST       $0x1e, float64s<>+56(SB), Z2, K1
+	VMOVAPD           Z8, K1, Z16
+	VPTERNLOGQ        $0xf8, Z14, Z3, Z16
+	VMULPD            Z3, Z3, Z9
+	VMULPD            Z9, Z3, Z9
+	VDIVPD.BCST       float64s<>+64(SB), Z9, Z9
+	VSUBPD            Z9, Z3, Z9
+	VCMPPD.BCST       $0x11, float64s<>+72(SB), Z2, K1
+	VMOVAPD           Z9, K1, Z16
+	VANDNPD           Z4, Z14, Z2
+	VADDPD            Z8, Z17, Z3
+	VSUBPD            Z8, Z17, Z17
+	VDIVPD            Z3, Z17, Z17
+	VCMPPD.BCST       $0x1e, float64s<>+56(SB), Z2, K1
+	VMOVAPD           Z8, K1, Z17
+	VPTERNLOGQ        $0xf8, Z14, Z4, Z17
+	VMULPD            Z4, Z4, Z3
+	VMULPD            Z3, Z4, Z3
+	VDIVPD.BCST       float64s<>+64(SB), Z3, Z3
+	VSUBPD            Z3, Z4, Z3
+	VCMPPD.BCST       $0x11, float64s<>+72(SB), Z2, K1
+	VMOVAPD           Z3, K1, Z17
+	VANDNPD           Z5, Z14, Z2
+	VADDPD            Z8, Z18, Z3
+	VSUBPD            Z8, Z18, Z18
+	VDIVPD            Z3, Z18, Z18
+	VCMPPD.BCST       $0x1e, float64s<>+56(SB), Z2, K1
+	VMOVAPD           Z8, K1, Z18
+	VPTERNLOGQ        $0xf8, Z14, Z5, Z18
+	VMULPD            Z5, Z5, Z3
+	VMULPD            Z3, Z5, Z3
+	VDIVPD.BCST       float64s<>+64(SB), Z3, Z3
+	VSUBPD            Z3, Z5, Z3
+	VCMPPD.BCST       $0x11, float64s<>+72(SB), Z2, K1
+	VMOVAPD           Z3, K1, Z18
+	VANDNPD           Z6, Z14, Z2
+	VADDPD            Z8, Z19, Z3
+	VSUBPD            Z8, Z19, Z19
+	VDIVPD            Z3, Z19, Z19
+	VCMPPD.BCST       $0x1e, float64s<>+56(SB), Z2, K1
+	VMOVAPD           Z8, K1, Z19
+	VPTERNLOGQ        $0xf8, Z14, Z6, Z19
+	VMULPD            Z6, Z6, Z3
+	VMULPD            Z3, Z6, Z3
+	VDIVPD.BCST       float64s<>+64(SB), Z3, Z3
+	VSUBPD            Z3, Z6, Z3
+	VCMPPD.BCST       $0x11, float64s<>+72(SB), Z2, K1
+	VMOVAPD           Z3, K1, Z19
+	VANDNPD           Z7, Z14, Z2
+	VADDPD            Z8, Z20, Z3
+	VSUBPD            Z8, Z20, Z20
+	VDIVPD            Z3, Z20, Z20
+	VCMPPD.BCST       $0x1e, float64s<>+56(SB), Z2, K1
+	VMOVAPD           Z8, K1, Z20
+	VPTERNLOGQ        $0xf8, Z14, Z7, Z20
+	VMULPD            Z7, Z7, Z3
+	VMULPD            Z3, Z7, Z3
+	VDIVPD.BCST       float64s<>+64(SB), Z3, Z3
+	VSUBPD            Z3, Z7, Z3
+	VCMPPD.BCST       $0x11, float64s<>+72(SB), Z2, K1
+	VMOVAPD           Z3, K1, Z20
+	VMULPD            Z15, Z1, Z15
+	VMULPD            Z16, Z1, Z16
+	VMULPD            Z17, Z1, Z17
+	VMULPD            Z18, Z1, Z18
+	VMULPD            Z19, Z1, Z19
+	VMULPD            Z20, Z1, Z20
+	MOVQ              BX, CX
+	SHRQ              $0x00, CX
+	KMOVB             CX, K2
+	VCVTPD2PS         Z15, Y1
+	VCMPPS            $0x03, Y1, Y1, K1
+	VMOVAPS           Y0, K1, Y1
+	VMOVUPS           Y1, K2, (AX)
+	MOVQ              BX, CX
+	SHRQ              $0x08, CX
+	KMOVB             CX, K2
+	VCVTPD2PS         Z16, Y1
+	VCMPPS            $0x03, Y1, Y1, K1
+	VMOVAPS           Y0, K1, Y1
+	VMOVUPS           Y1, K2, 32(AX)
+	MOVQ              BX, CX
+	SHRQ              $0x10, CX
+	KMOVB             CX, K2
+	VCVTPD2PS         Z17, Y1
+	VCMPPS            $0x03, Y1, Y1, K1
+	VMOVAPS           Y0, K1, Y1
+	VMOVUPS           Y1, K2, 64(AX)
+	MOVQ              BX, CX
+	SHRQ              $0x18, CX
+	KMOVB             CX, K2
+	VCVTPD2PS         Z18, Y1
+	VCMPPS            $0x03, Y1, Y1, K1
+	VMOVAPS           Y0, K1, Y1
+	VMOVUPS           Y1, K2, 96(AX)
+	MOVQ              BX, CX
+	SHRQ              $0x20, CX
+	KMOVB             CX, K2
+	VCVTPD2PS         Z19, Y1
+	VCMPPS            $0x03, Y1, Y1, K1
+	VMOVAPS           Y0, K1, Y1
+	VMOVUPS           Y1, K2, 128(AX)
+	MOVQ              BX, CX
+	SHRQ              $0x28, CX
+	KMOVB             CX, K2
+	VCVTPD2PS         Z20, Y1
+	VCMPPS            $0x03, Y1, Y1, K1
+	VMOVAPS           Y0, K1, Y1
+	VMOVUPS           Y1, K2, 160(AX)
+
+softCapWide_end:
 	VZEROUPPER
 	RET

@@ -37,6 +37,7 @@ type Temp struct {
 	kept        []float32
 	tail        [4][lanes]float32 // the last terms of four rows of weights,
 	xTail       [lanes]float32    // and of x, with zeros up to eight
+	most        [2 * lanes]float32
 	wide        [lanes]float64
 	x16         [4 * columnBlock * 3 / 2]int16 // four rows of x, for tiles of int8
 	four        [4]float32

@@ -164,29 +164,41 @@ func (s *Set) SoftCap(out, x []float32, bound float32) {
 // Softmax gives out = e / Σe with e = exp(x - max x).
 func (s *Set) Softmax(t *Temp, out, x []float32) {
 	x = x[:len(out)]
-	top := float32(math.Inf(-1))
-	s.cut(len(x), func(v *vectorFuncs, i, n int) {
-		v.largest(&x[i], n, &t.lanes[0])
-		for _, l := range t.lanes {
-			top = max(top, l)
-		}
-	})
-	clear(t.sums[:])
-	whole := len(x) &^ (lanes - 1)
+	whole, sum := len(x)&^(lanes-1), &t.sums
+	most, rest := t.most[:lanes], t.most[lanes:] // the last terms, with -Inf up to eight
+	for i := range t.most {
+		t.most[i] = float32(math.Inf(-1))
+	}
+	copy(rest, x[whole:])
 	if whole > 0 {
-		s.vector.expSum(&out[0], &x[0], top, whole, &t.sums[0])
+		s.vector.largest(&x[0], whole, &most[0])
 	}
-	if whole < len(x) { // plain exponentials would take as long as many of these
-		for i := range t.xTail {
-			t.xTail[i] = float32(math.Inf(-1)) // whose exponential is the 0 that fills the eight
-		}
-		copy(t.xTail[:], x[whole:])
-		s.vector.expSum(&t.xTail[0], &t.xTail[0], top, lanes, &t.lanes[0])
-		copy(out[whole:], t.xTail[:])
+	s.vector.largest(&most[0], len(t.most), &t.lanes[0])
+	l := &t.lanes
+	top := max(max(max(l[0], l[1]), max(l[2], l[3])), max(max(l[4], l[5]), max(l[6], l[7])))
+
+	clear(sum[:])
+	eights := whole
+	if s.expAny {
+		eights = len(x)
+	}
+	if eights > 0 {
+		s.vector.expSum(&out[0], &x[0], top, eights, &sum[0])
+	}
+	if eights < len(x) { // plain exponentials would take as long as many of these; that of -Inf is the 0 that fills the eight
+		s.vector.expSum(&rest[0], &rest[0], top, lanes, &t.lanes[0])
+		copy(out[whole:], rest)
 		for l, e := range t.lanes {
-			t.sums[l] += e
+			sum[l] += e
 		}
 	}
-	sum := tree(&t.sums)
-	s.cut(len(x), func(v *vectorFuncs, i, n int) { v.divide(&out[i], &out[i], sum, n) })
+	all := tree(sum)
+	if whole > 0 {
+		s.vector.divide(&out[0], &out[0], all, whole)
+	}
+	if whole < len(x) {
+		copy(rest, out[whole:])
+		s.vector.divide(&rest[0], &rest[0], all, lanes)
+		copy(out[whole:], rest)
+	}
 }

@@ -40,12 +40,17 @@ func wideExps(v []VecVirtual) []VecVirtual {
 		VFNMADD231PD_BCST(constant(ln2Hi), t, v[i]) // the product is exact
 		VMULPD_BCST(constant(ln2Lo), t, t)
 		VSUBPD(t, v[i], v[i])
-		VBROADCASTSD(constant(expSeries[0]), p[i])
 	}
-	for _, c := range expSeries[1:] {
+	first := spread(expSeries[0])
+	for step, c := range expSeries[1:] {
+		term := spread(c)
 		for i := range p {
-			VMULPD(v[i], p[i], p[i])
-			VADDPD_BCST(constant(c), p[i], p[i])
+			if step == 0 {
+				VMULPD(v[i], first, p[i])
+			} else {
+				VMULPD(v[i], p[i], p[i])
+			}
+			VADDPD(term, p[i], p[i])
 		}
 	}
 	for i := range p {
@@ -83,22 +88,39 @@ func wideTanhs(v []VecVirtual) []VecVirtual {
 	return all
 }
 
-// inWideChains writes a function whose loop does eight elements in each chain at a time, of those beyond n nothing. body says, after what comes before
-// the loop, what to compute of x, chain by chain; and what to do with eight results before those that the mask has are stored.
+// inWideChains writes a function whose loop does eight elements in each chain at a time: first while there are as many, without masks, which slow
+// the stores; then those that are left, and of those beyond n nothing. body says, after what comes before the loops, what to compute of x, chain by chain; and what
+// to do with eight results, or with those that the mask has if there is one, before they are stored.
 func inWideChains(name, signature string, chains int, body func() (compute func(x func(chain int) VecVirtual) []VecVirtual, put func(v VecVirtual, mask Register))) {
 	TEXT(name, NOSPLIT, signature)
 	Doc(fmt.Sprintf("%s: see vectorFuncs.", name))
 	Pragma("noescape")
-	out, from, left, most := pointer("out"), pointer("x"), pointer("n"), GP64()
-	MOVQ(U32(uint32(8*chains)), most)
+	out, from, left := pointer("out"), pointer("x"), pointer("n")
 	compute, put := body()
+	bytes, elements := U32(uint32(32*chains)), U32(uint32(8*chains))
+	SUBQ(elements, left)
+	JL(LabelRef(name + "_rest"))
 	Label(name + "_loop")
-	count, bits := GP64(), GP64()
-	MOVQ(left, count)
-	CMPQ(count, most)
-	CMOVQGT(most, count)
+	for c, v := range compute(func(c int) VecVirtual {
+		v := ZMM()
+		VCVTPS2PD(Mem{Base: from, Disp: 32 * c}, v)
+		return v
+	}) {
+		eight := YMM()
+		VCVTPD2PS(v, eight)
+		put(eight, nil)
+		VMOVUPS(eight, Mem{Base: out, Disp: 32 * c})
+	}
+	ADDQ(bytes, from)
+	ADDQ(bytes, out)
+	SUBQ(elements, left)
+	JGE(LabelRef(name + "_loop"))
+	Label(name + "_rest")
+	ADDQ(elements, left)
+	JE(LabelRef(name + "_end"))
+	bits := GP64()
 	MOVQ(I64(-1), bits)
-	BZHIQ(count, bits, bits)
+	BZHIQ(left, bits, bits)
 	mask := func(chain int) Register {
 		b, k := GP64(), K()
 		MOVQ(bits, b)
@@ -117,10 +139,7 @@ func inWideChains(name, signature string, chains int, body func() (compute func(
 		put(eight, m)
 		VMOVUPS(eight, m, Mem{Base: out, Disp: 32 * c})
 	}
-	ADDQ(U32(uint32(32*chains)), from)
-	ADDQ(U32(uint32(32*chains)), out)
-	SUBQ(most, left)
-	JG(LabelRef(name + "_loop"))
+	Label(name + "_end")
 }
 
 func wideExponentials() {
@@ -140,7 +159,11 @@ func wideExponentials() {
 				}
 				return wideExps(v)
 			}, func(v VecVirtual, mask Register) {
-				VADDPS(v, acc, mask, acc)
+				if mask == nil {
+					VADDPS(v, acc, acc)
+				} else {
+					VADDPS(v, acc, mask, acc)
+				}
 			}
 	})
 	VMOVUPS(acc, Mem{Base: pointer("lanes")})
