@@ -35,9 +35,9 @@ type Floats struct {
 type Temp struct {
 	lanes, sums [lanes]float32
 	kept        []float32
-	tail        [4][lanes]float32 // the last terms of four rows of weights,
-	xTail       [lanes]float32    // and of x, with zeros up to eight
-	most        [2 * lanes]float32
+	tail        [4][lanes]float32  // the last terms of four rows of weights,
+	xTail       [lanes]float32     // and of x, with zeros up to eight
+	most        [2 * lanes]float32 // of softmax: the largest of each lane, and the terms beyond them, with -Inf up to eight
 	wide        [lanes]float64
 	x16         [4 * columnBlock * 3 / 2]int16 // four rows of x, for tiles of int8
 	four        [4]float32
