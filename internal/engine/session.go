@@ -9,7 +9,7 @@ import (
 	"llmrun/internal/num"
 )
 
-// blockRows is how many tokens of a prompt run through the layers at once. Rows do not depend on each other but through the
+// blockRows is how many tokens of a prompt run through the layers at once, at most. Rows do not depend on each other but through the
 // KV cache, so it changes the memory that a prompt needs and nothing else.
 const blockRows = 120
 
@@ -109,8 +109,9 @@ func (s *Session) Prefill(ctx context.Context, ids []int, progress func(done int
 	}
 	for start := 0; start < len(ids); start += chunk {
 		end := min(start+chunk, len(ids))
-		for from := start; from < end; from += blockRows {
-			to := min(from+blockRows, end)
+		rows := evenBlock(end - start)
+		for from := start; from < end; from += rows {
+			to := min(from+rows, end)
 			if err := ctx.Err(); err != nil {
 				return err
 			}
@@ -124,6 +125,14 @@ func (s *Session) Prefill(ctx context.Context, ids []int, progress func(done int
 	}
 	s.step = 1
 	return nil
+}
+
+// evenBlock is how many of n tokens run through the layers at once: as few blocks as can be, and about as large as each other, because a small one takes
+// longer for each of its tokens. But for the last they are whole tiles of the CPU's products, of 4 or 6 rows.
+func evenBlock(n int) int {
+	const tiles = 12
+	count := (n + blockRows - 1) / blockRows
+	return min(blockRows, ((n+count-1)/count+tiles-1)/tiles*tiles)
 }
 
 // block feeds some tokens of a prompt, of which so many will have been seen when its present chunk is over.
