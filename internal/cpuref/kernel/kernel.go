@@ -99,7 +99,6 @@ type Set struct {
 	read        readFunc
 	fetch       fetchFunc
 	vector      vectorFuncs
-	expAny      bool // vector.expSum takes an n that is no multiple of 8
 }
 
 // Sets gives the forms that this machine can run, the plain one first and the fastest last.

@@ -32,7 +32,6 @@ var avx512 = func() *Set {
 	s.Name, s.int8.rows, s.tilers = "avx512", rowsVNNI, append([]tiler{{6, 8, dot, tileVNNI}}, s.tilers...)
 	s.weigh = append([]weigher{{7, 64, weighSeven}, {6, 64, weighSix}, {4, 64, weighFour}}, s.weigh...)
 	s.vector.expSum, s.vector.silu, s.vector.geluTanh, s.vector.softCap = expSumWide, siluWide, geluTanhWide, softCapWide
-	s.expAny = true
 	return &s
 }()
 

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"math"
+	"slices"
 	"unsafe"
 
 	"llmrun/internal/num"
@@ -161,44 +162,38 @@ func (s *Set) SoftCap(out, x []float32, bound float32) {
 	s.cut(len(out), func(v *vectorFuncs, i, n int) { v.softCap(&out[i], &x[i], bound, n) })
 }
 
-// Softmax gives out = e / Σe with e = exp(x - max x).
+// Softmax gives out = e / Σe with e = exp(x - max x). The last terms are worked on in an eight of their own, filled up with -Inf, whose
+// exponential is 0: plain loops would take as long as many vectors.
 func (s *Set) Softmax(t *Temp, out, x []float32) {
 	x = x[:len(out)]
-	whole, sum := len(x)&^(lanes-1), &t.sums
-	most, rest := t.most[:lanes], t.most[lanes:] // the last terms, with -Inf up to eight
+	whole, v := len(x)&^(lanes-1), &s.vector
+	most, rest := t.most[:lanes], t.most[lanes:]
 	for i := range t.most {
 		t.most[i] = float32(math.Inf(-1))
 	}
 	copy(rest, x[whole:])
 	if whole > 0 {
-		s.vector.largest(&x[0], whole, &most[0])
+		v.largest(&x[0], whole, &most[0])
 	}
-	s.vector.largest(&most[0], len(t.most), &t.lanes[0])
-	l := &t.lanes
-	top := max(max(max(l[0], l[1]), max(l[2], l[3])), max(max(l[4], l[5]), max(l[6], l[7])))
+	v.largest(&most[0], len(t.most), &t.lanes[0])
+	top := slices.Max(t.lanes[:])
 
-	clear(sum[:])
-	eights := whole
-	if s.expAny {
-		eights = len(x)
-	}
-	if eights > 0 {
-		s.vector.expSum(&out[0], &x[0], top, eights, &sum[0])
-	}
-	if eights < len(x) { // plain exponentials would take as long as many of these; that of -Inf is the 0 that fills the eight
-		s.vector.expSum(&rest[0], &rest[0], top, lanes, &t.lanes[0])
-		copy(out[whole:], rest)
-		for l, e := range t.lanes {
-			sum[l] += e
-		}
-	}
-	all := tree(sum)
+	clear(t.sums[:])
 	if whole > 0 {
-		s.vector.divide(&out[0], &out[0], all, whole)
+		v.expSum(&out[0], &x[0], top, whole, &t.sums[0])
 	}
 	if whole < len(x) {
-		copy(rest, out[whole:])
-		s.vector.divide(&rest[0], &rest[0], all, lanes)
+		v.expSum(&rest[0], &rest[0], top, lanes, &t.lanes[0])
+		for l, e := range t.lanes {
+			t.sums[l] += e
+		}
+	}
+	sum := tree(&t.sums)
+	if whole > 0 {
+		v.divide(&out[0], &out[0], sum, whole)
+	}
+	if whole < len(x) {
+		v.divide(&rest[0], &rest[0], sum, lanes)
 		copy(out[whole:], rest)
 	}
 }
