@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"cmp"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -117,6 +118,40 @@ func TestDecodeMakesNoGarbage(t *testing.T) {
 		})
 		if n != 0 {
 			t.Errorf("%s, quantized: %v: %v allocations per token", c.model, c.quantized, n)
+		}
+	}
+}
+
+// Greedy and CountNonFinite look at several elements at once: every length and place of what they look for.
+func TestGreedyAndCountNonFinitePlaces(t *testing.T) {
+	rest := []float32{-3, float32(math.Copysign(0, -1)), 0, math.MaxFloat32, -math.MaxFloat32, 1e-45}
+	inf, nan := float32(math.Inf(1)), float32(math.NaN())
+	for n := 1; n < 36; n++ {
+		x := make([]float32, n)
+		for at := range n {
+			for i := range x {
+				x[i] = rest[(i+n)%len(rest)]
+			}
+			if got := engine.CountNonFinite(x); got != 0 {
+				t.Fatalf("%v: want 0 that are not finite, got %d", x, got)
+			}
+			for k, bad := range []float32{nan, inf, -inf} {
+				x[at], x[n-1-at] = bad, bad
+				want := 2
+				if n-1-at == at {
+					want = 1
+				}
+				if got := engine.CountNonFinite(x); got != want {
+					t.Fatalf("%v: want %d that are not finite, got %d (value %d)", x, want, got, k)
+				}
+			}
+			for i := range x {
+				x[i] = -float32(i % 3)
+			}
+			x[at], x[n-1-at] = 1, 1
+			if got, want := engine.Greedy(x), min(at, n-1-at); got != want {
+				t.Fatalf("%v: want %d, got %d", x, want, got)
+			}
 		}
 	}
 }

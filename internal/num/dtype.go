@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"unsafe"
 )
 
 // DType is an element type. The values are the type ids of CTranslate2's model.bin (version 4 and later).
@@ -146,6 +147,10 @@ func PutFloat32(d DType, b []byte, i int, v float32) {
 
 // Float32s widens (or converts, for integers) the first len(dst) elements of b into dst.
 func Float32s(dst []float32, d DType, b []byte) {
+	if d == Float32 && len(dst) > 0 { // and the machine is little-endian too
+		copy(unsafe.Slice((*byte)(unsafe.Pointer(&dst[0])), 4*len(dst)), b[:4*len(dst)])
+		return
+	}
 	for i := range dst {
 		dst[i] = Float32At(d, b, i)
 	}

@@ -1,6 +1,7 @@
 package num
 
 import (
+	"encoding/binary"
 	"math"
 	"testing"
 )
@@ -93,6 +94,24 @@ func TestPrecision(t *testing.T) {
 		}
 		if got := d.Round(p.Overflow * (1 - last/8)); math.IsInf(got, 0) {
 			t.Errorf("%v: a number below %x rounds to infinity", d, p.Overflow)
+		}
+	}
+}
+
+func TestFloat32sKeepsBits(t *testing.T) {
+	bits := []uint32{0x7f800001, 0xffc12345, 0x80000000, 1, 0x3f800000}
+	data := make([]byte, 1+4*len(bits)) // not aligned
+	for i, b := range bits {
+		binary.LittleEndian.PutUint32(data[1+4*i:], b)
+	}
+	got := make([]float32, len(bits))
+	for n := range len(bits) + 1 {
+		clear(got)
+		Float32s(got[:n], Float32, data[1:])
+		for i, v := range got {
+			if want := bits[i]; i < n && math.Float32bits(v) != want || i >= n && v != 0 {
+				t.Errorf("element %d of %d: want %#08x, got %#08x", i, n, want, math.Float32bits(v))
+			}
 		}
 	}
 }
