@@ -392,9 +392,8 @@ def growth_table(result):
                    f"{r['cache_bytes_per_token'] / 1e6:.1f}", f"{100 * r['share_of_limit']:.0f} %"]
             more = r["bytes_per_token"] - decode[0]["bytes_per_token"]
             if more > 0:
-                limit = g["limit_bytes_per_second"][str(r["threads"])]["median"]
-                grown = 1 / r["tokens_per_second"]["median"] - 1 / decode[0]["tokens_per_second"]["median"]
-                row += [digits(1e3 * grown), digits(1e3 * more / limit), f"{grown / (more / limit):.2f}"]
+                grown = r["growth_seconds"]
+                row += [digits(1e3 * grown), digits(1e3 * grown / r["growth"]), f"{r['growth']:.2f}"]
             else:
                 row += ["–"] * 3
             rows.append(row)

@@ -25,8 +25,8 @@ func newBenchCommand(a *app) *cobra.Command {
 		Use:   "bench",
 		Short: "measure prefill and decode against what this machine's memory allows",
 		Long: `bench measures a model on this machine: tokens/s of prefill and decode, the bytes that a token reads, and their share of the
-read limit, which is measured in the same rounds: what threads that read four streams each get from memory. Every figure is
-the median of the rounds, with the lowest and the highest; a machine that is busy with something else is said to be so.
+read limit, which is measured just before: what threads that read four streams each get from memory. Every figure is the median
+of the rounds, with the lowest and the highest; a machine that is busy with something else is said to be so.
 
 Long contexts are not decoded into: the prompt's keys and values are repeated in the cache until it is as long. The growth of a row
 is how much longer its token takes than that of the shortest context, to the time that the bytes of cache need at the read limit.

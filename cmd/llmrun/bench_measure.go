@@ -28,14 +28,14 @@ type bench struct {
 	kernels  *kernel.Set
 	memory   []byte // that the read limit is measured on
 	result   *benchResult
-	limits   map[int][]float64 // bytes/s, by threads
-	rates    [][]float64       // tokens/s of each of the result's rows
-	spoiled  bool              // logits were not finite
+	rates    [][]float64 // tokens/s of each of the result's rows, round by round
+	limits   [][]float64 // bytes/s that memory gave just before, if a row is of decoding
+	spoiled  bool        // logits were not finite
 }
 
 // openBench measures the loading, and leaves the model loaded.
 func openBench(ctx context.Context, a *app, f *benchFlags) (*bench, error) {
-	b := &bench{benchFlags: f, app: a, backends: map[int]engine.Backend{}, limits: map[int][]float64{}}
+	b := &bench{benchFlags: f, app: a, backends: map[int]engine.Backend{}}
 	b.result = &benchResult{Schema: benchSchema, Env: lookAtMachine(), Busy: busyness{LoadAverage: loadAverage()}, Warnings: []string{}}
 	var err error
 	if b.kernels, err = kernel.Choose(os.Getenv("LLMRUN_CPU")); err != nil {
@@ -169,7 +169,7 @@ func (b *bench) list() {
 			b.result.Rows = append(b.result.Rows, decode)
 		}
 	}
-	b.rates = make([][]float64, len(b.result.Rows))
+	b.rates, b.limits = make([][]float64, len(b.result.Rows)), make([][]float64, len(b.result.Rows))
 }
 
 func decodePass(pos int) engine.Pass {
@@ -178,30 +178,27 @@ func decodePass(pos int) engine.Pass {
 
 // measure runs the rounds. What is done when ctx ends stays.
 func (b *bench) measure(ctx context.Context) error {
-	bar := b.app.progress("measure", b.repeat*(len(b.cores)+len(b.rates)), b.showsProgress())
+	bar := b.app.progress("measure", b.repeat*len(b.rates), b.showsProgress())
 	defer bar.done()
 	watch := watchOthers()
-	done := 0
-	for range b.repeat {
-		for _, threads := range b.cores {
+	for round := range b.repeat {
+		for i, row := range b.result.Rows {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			b.limits[threads] = append(b.limits[threads], readLimit(b.kernels, b.memory, threads))
-			done++
-			bar.set(done)
-			for i, row := range b.result.Rows {
-				if row.Threads != threads {
-					continue
-				}
-				seconds, err := b.window(ctx, &row)
-				if err != nil {
-					return err
-				}
-				b.rates[i] = append(b.rates[i], float64(row.Tokens)/seconds)
-				done++
-				bar.set(done)
+			var limit float64
+			if row.Phase == phaseDecode { // memory may be faster or slower a second later
+				limit = readLimit(b.kernels, b.memory, row.Threads)
 			}
+			seconds, err := b.window(ctx, &row)
+			if err != nil {
+				return err
+			}
+			b.rates[i] = append(b.rates[i], float64(row.Tokens)/seconds)
+			if row.Phase == phaseDecode {
+				b.limits[i] = append(b.limits[i], limit)
+			}
+			bar.set(round*len(b.rates) + i + 1)
 		}
 	}
 	b.result.Busy.OtherCores = watch()
@@ -295,22 +292,45 @@ func readLimit(k *kernel.Set, memory []byte, threads int) float64 {
 	return float64(passes*len(memory)) / time.Since(began).Seconds()
 }
 
-// finish makes figures of what was measured.
+// finish makes figures of what was measured. Those that compare are taken round by round.
 func (b *bench) finish() *benchResult {
-	r := b.result
-	r.Limit = map[string]spread{}
-	for threads, values := range b.limits {
-		r.Limit[strconv.Itoa(threads)] = spreadOf(values)
-	}
-	rows := r.Rows
+	r, limits := b.result, map[int][]float64{}
+	rows, short := r.Rows, map[int]int{} // the row of the shortest context, by threads: contexts ascend
 	r.Rows = nil
 	for i, row := range rows {
-		r.Interrupted = r.Interrupted || len(b.rates[i]) < b.repeat
-		if len(b.rates[i]) > 0 {
-			row.TokensPerSecond = spreadOf(b.rates[i])
-			r.Rows = append(r.Rows, row)
+		rates := b.rates[i]
+		r.Interrupted = r.Interrupted || len(rates) < b.repeat
+		if len(rates) == 0 {
+			continue
 		}
+		row.TokensPerSecond = spreadOf(rates)
+		if row.Phase == phaseDecode {
+			limits[row.Threads] = append(limits[row.Threads], b.limits[i]...)
+			row.ShareOfLimit = overRounds(len(rates), func(k int) float64 { return row.BytesPerToken * rates[k] / b.limits[i][k] })
+			first, seen := short[row.Threads]
+			if !seen {
+				short[row.Threads] = i
+			} else if bytes := row.BytesPerToken - rows[first].BytesPerToken; bytes > 0 {
+				longer := func(k int) float64 { return 1/rates[k] - 1/b.rates[first][k] }
+				row.GrowthSeconds = overRounds(len(rates), longer)
+				row.Growth = overRounds(len(rates), func(k int) float64 { return longer(k) / (bytes / b.limits[i][k]) })
+			}
+		}
+		r.Rows = append(r.Rows, row)
+	}
+	r.Limit = map[string]spread{}
+	for threads, values := range limits {
+		r.Limit[strconv.Itoa(threads)] = spreadOf(values)
 	}
 	r.finish()
 	return r
+}
+
+// overRounds is the median of f.
+func overRounds(rounds int, f func(round int) float64) float64 {
+	values := make([]float64, rounds)
+	for k := range values {
+		values[k] = f(k)
+	}
+	return spreadOf(values).Median
 }

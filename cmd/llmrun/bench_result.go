@@ -79,10 +79,11 @@ type benchRow struct {
 	TokensPerSecond spread  `json:"tokens_per_second"`
 	BytesPerToken   float64 `json:"bytes_per_token,omitempty"` // weights and cache, of decoding
 	CacheBytes      float64 `json:"cache_bytes_per_token,omitempty"`
-	ShareOfLimit    float64 `json:"share_of_limit,omitempty"`
-	Growth          float64 `json:"growth,omitempty"` // of a token's time since the shortest context, to the time that the bytes added need at the limit
-	FLOPPerToken    float64 `json:"flop_per_token"`   // of products with weights, a multiply-add counted as two
-	Ratio           float64 `json:"ratio,omitempty"`  // to the row of the same numbers in the earlier run
+	ShareOfLimit    float64 `json:"share_of_limit,omitempty"` // of what memory gave in the same round
+	GrowthSeconds   float64 `json:"growth_seconds,omitempty"` // that a token takes longer than at the shortest context
+	Growth          float64 `json:"growth,omitempty"`         // of these to the time that the bytes added need at the limit
+	FLOPPerToken    float64 `json:"flop_per_token"`           // of products with weights, a multiply-add counted as two
+	Ratio           float64 `json:"ratio,omitempty"`          // to the row of the same numbers in the earlier run
 }
 
 // benchProfile is where a decoded token's time goes, at one context.
@@ -130,15 +131,8 @@ func readBench(file string) (*benchResult, error) {
 
 const benchSchema = "llmrun.bench/1"
 
-// finish derives shares and warnings from what the rounds measured.
+// finish derives the profile's shares, and warnings.
 func (r *benchResult) finish() {
-	for i := range r.Rows {
-		row := &r.Rows[i]
-		if limit, ok := r.Limit[strconv.Itoa(row.Threads)]; ok {
-			row.ShareOfLimit = row.BytesPerToken * row.TokensPerSecond.Median / limit.Median
-			row.Growth = row.growth(r.Rows, limit.Median)
-		}
-	}
 	for i := range r.Profile {
 		p := &r.Profile[i]
 		for k := range p.Sites {
@@ -150,21 +144,6 @@ func (r *benchResult) finish() {
 		}
 	}
 	r.warn()
-}
-
-// growth compares a row with that of the shortest context: how much longer a token takes, to how long its additional bytes take at the
-// limit. 0: there is nothing to compare.
-func (row *benchRow) growth(rows []benchRow, limit float64) float64 {
-	for _, short := range rows { // contexts ascend
-		if short.Phase != phaseDecode || short.Threads != row.Threads {
-			continue
-		}
-		if bytes := row.BytesPerToken - short.BytesPerToken; bytes > 0 {
-			return (1/row.TokensPerSecond.Median - 1/short.TokensPerSecond.Median) / (bytes / limit)
-		}
-		break
-	}
-	return 0
 }
 
 // Above these, figures are doubted. Even a quiet virtual machine's memory drifts by some 10 % from one round to the next.

@@ -70,7 +70,7 @@ func TestBench(t *testing.T) {
 			want.Phase, want.Tokens = phasePrefill, 20
 		}
 		got := row
-		got.TokensPerSecond, got.BytesPerToken, got.CacheBytes, got.ShareOfLimit, got.FLOPPerToken, got.Growth = spread{}, 0, 0, 0, 0, 0
+		got.TokensPerSecond, got.BytesPerToken, got.CacheBytes, got.ShareOfLimit, got.FLOPPerToken, got.GrowthSeconds, got.Growth = spread{}, 0, 0, 0, 0, 0, 0
 		if got != want {
 			t.Errorf("row %d: want %+v, got %+v", i, want, got)
 		}
@@ -88,8 +88,9 @@ func TestBench(t *testing.T) {
 	if weights := long.BytesPerToken - long.CacheBytes; weights > float64(r.Model.Bytes)*1.01 || weights < float64(r.Model.Bytes)*0.98 {
 		t.Errorf("weights: want about the file's %d bytes, got %v", r.Model.Bytes, weights)
 	}
-	if want := long.BytesPerToken * long.TokensPerSecond.Median / r.Limit["1"].Median; math.Abs(long.ShareOfLimit/want-1) > 1e-12 {
-		t.Errorf("share: want %v, got %v", want, long.ShareOfLimit)
+	rate, limit := long.TokensPerSecond, r.Limit["1"]
+	if got := long.ShareOfLimit / long.BytesPerToken; got < rate.Min/limit.Max || got > rate.Max/limit.Min {
+		t.Errorf("share: want that of %v of %v, got %v", rate, limit, long.ShareOfLimit)
 	}
 	again, _ := benchJSON(t, "--threads", "2", "--against", file)
 	for i, row := range again.Rows {
@@ -162,8 +163,9 @@ func aBench() *benchResult {
 		Limit: map[string]spread{"2": {20e9, 19e9, 21e9}, "10": {40e9, 40e9, 40e9}},
 		Load:  benchLoad{spread{0.05, 0.05, 0.05}, spread{0.1, 0.1, 0.1}, nil, 1040e6, 1.04}, PeakBytes: 1100e6, Warnings: []string{},
 		Rows: []benchRow{
-			{"m", "cpu", "float32", 2, phasePrefill, 512, 0, spread{120, 110, 125}, 0, 0, 0, 0, 1e9, 0},
-			{"m", "cpu", "float32", 2, phaseDecode, 64, 1024, spread{16, 15, 17}, 1000e6, 100e6, 0, 0, 1e9, 0},
+			{Model: "m", Device: "cpu", ComputeType: "float32", Threads: 2, Phase: phasePrefill, Tokens: 512, TokensPerSecond: spread{120, 110, 125}, FLOPPerToken: 1e9},
+			{Model: "m", Device: "cpu", ComputeType: "float32", Threads: 2, Phase: phaseDecode, Tokens: 64, Context: 1024, TokensPerSecond: spread{16, 15, 17},
+				BytesPerToken: 1000e6, CacheBytes: 100e6, ShareOfLimit: 0.8, FLOPPerToken: 1e9},
 		},
 	}
 }
@@ -172,25 +174,11 @@ func TestBenchFinish(t *testing.T) {
 	r := aBench()
 	r.Profile = []benchProfile{{Threads: 2, Context: 16, Seconds: 0.5, Sites: []benchSite{{Site: "lm_head", Family: "lm_head", Seconds: 0.125, Bytes: 1875e6}, {Seconds: 0.375}}}}
 	r.finish()
-	if got := r.Rows[1].ShareOfLimit; got != 0.8 || r.Rows[0].ShareOfLimit != 0 {
-		t.Errorf("share: want 0.8 of decoding and none of prefill, got %v and %v", got, r.Rows[0].ShareOfLimit)
-	}
 	if s := r.Profile[0].Sites; s[0].Share != 0.25 || s[0].ShareOfLimit != 0.75 || s[1].Share != 0.75 || s[1].ShareOfLimit != 0 {
 		t.Errorf("%+v", s)
 	}
 	if len(r.Warnings) > 0 {
 		t.Errorf("a quiet machine is doubted: %q", r.Warnings)
-	}
-	if r.Rows[0].Growth != 0 || r.Rows[1].Growth != 0 {
-		t.Errorf("one context has grown: %v, %v", r.Rows[0].Growth, r.Rows[1].Growth)
-	}
-	// 250 MB more take 12.5 ms at the limit; from 16 to 12.8 tokens/s are 15.625 ms.
-	r = aBench()
-	r.Rows = append(r.Rows, r.Rows[1])
-	r.Rows[2].Context, r.Rows[2].BytesPerToken, r.Rows[2].TokensPerSecond = 8192, 1250e6, spread{12.8, 12.8, 12.8}
-	r.finish()
-	if got := r.Rows[2].Growth; math.Abs(got-1.25) > 1e-12 || r.Rows[1].Growth != 0 {
-		t.Errorf("growth: want 0 and 1.25, got %v and %v", r.Rows[1].Growth, got)
 	}
 	// Now a busy one.
 	r = aBench()
@@ -242,10 +230,31 @@ func TestBenchPositions(t *testing.T) {
 	}
 }
 
+// Shares and growth are those of a round, though memory is twice as fast in one of three: 16 tokens/s of 1 GB are 0.8 of 20 GB/s, and 250 MB more
+// take 12.5 ms there, where from 16 to 12.8 tokens/s are 15.625 ms.
+func TestBenchRounds(t *testing.T) {
+	rows := slices.Grow(aBench().Rows, 1)[:3]
+	rows[2] = rows[1]
+	rows[1].Context, rows[2].Context, rows[2].BytesPerToken = 16, 8192, 1250e6
+	b := &bench{benchFlags: &benchFlags{repeat: 3}, result: &benchResult{Rows: rows},
+		rates: [][]float64{{100, 110, 120}, {16, 32, 16}, {12.8, 12.8, 25.6}}, limits: [][]float64{nil, {20e9, 40e9, 20e9}, {20e9, 20e9, 40e9}}}
+	r := b.finish()
+	close := func(got, want float64) bool { return math.Abs(got-want) < 1e-12 }
+	if !close(r.Rows[1].ShareOfLimit, 0.8) || !close(r.Rows[2].ShareOfLimit, 0.8) || r.Rows[0].ShareOfLimit != 0 {
+		t.Errorf("share: want 0.8 of decoding and none of prefill, got %v", r.Rows)
+	}
+	if long := r.Rows[2]; !close(long.Growth, 1.25) || !close(long.GrowthSeconds, 0.015625) || r.Rows[0].Growth != 0 || r.Rows[1].Growth != 0 {
+		t.Errorf("growth: want 1.25 and 15.625 ms of the longer context, got %v", r.Rows)
+	}
+	if got := r.Limit["2"]; got != (spread{20e9, 20e9, 40e9}) {
+		t.Errorf("limit: got %v", got)
+	}
+}
+
 // What is interrupted gives the rows that have a round.
 func TestBenchInterrupted(t *testing.T) {
 	rows := aBench().Rows
-	b := &bench{benchFlags: &benchFlags{repeat: 3}, result: &benchResult{Rows: rows}, limits: map[int][]float64{2: {20e9}}, rates: [][]float64{{100, 110, 120}, nil}}
+	b := &bench{benchFlags: &benchFlags{repeat: 3}, result: &benchResult{Rows: rows}, rates: [][]float64{{100, 110, 120}, nil}, limits: make([][]float64, 2)}
 	if r := b.finish(); len(r.Rows) != 1 || r.Rows[0].Phase != phasePrefill || r.Rows[0].TokensPerSecond != (spread{110, 100, 120}) || !r.Interrupted {
 		t.Errorf("%+v", r)
 	}
