@@ -20,11 +20,12 @@ type Options struct {
 
 // Backend is the CPU reference. It runs an op at once, in Run.
 type Backend struct {
-	pool    *pool
-	kernels *kernel.Set
-	err     error  // the first failure
-	used    uint64 // bytes of all buffers made
-	now     atWork
+	pool      *pool
+	kernels   *kernel.Set
+	err       error  // the first failure
+	used      uint64 // bytes of all buffers made
+	now       atWork
+	foresight foresight
 }
 
 // atWork is the op that runs, and its operands. It stays, so that an op need not make memory for it.
@@ -55,7 +56,13 @@ func Open(o Options) *Backend {
 	if err != nil {
 		err = fmt.Errorf("LLMRUN_CPU: %w", err)
 	}
-	return &Backend{pool: newPool(o.Threads), kernels: kernels, err: err}
+	b := &Backend{kernels: kernels, err: err}
+	b.foresight.kernels = kernels
+	for range o.Threads - 1 {
+		b.foresight.workers = append(b.foresight.workers, &reader{})
+	}
+	b.pool = newPool(o.Threads, b.foresight.read)
+	return b
 }
 
 // Name is "cpu".

@@ -19,7 +19,7 @@ func (c counting) item(_ *scratch, i int) { c[i].Add(1) }
 
 // Every item runs exactly once, whether the workers are awake, falling asleep or parked.
 func TestPoolRunsEveryItemOnce(t *testing.T) {
-	p := newPool(4)
+	p := newPool(4, func(int) {})
 	defer p.close()
 	p.least = 0
 	for round := range 300 {
@@ -37,7 +37,7 @@ func TestPoolRunsEveryItemOnce(t *testing.T) {
 }
 
 func TestPoolMakesNoGarbage(t *testing.T) {
-	p := newPool(3)
+	p := newPool(3, func(int) {})
 	defer p.close()
 	p.least = 0
 	counts := make(counting, 7)
@@ -52,7 +52,7 @@ func BenchmarkPool(b *testing.B) {
 	for threads := 1; threads <= runtime.GOMAXPROCS(0); threads *= 2 {
 		for _, work := range []busy{0, busy(5 * time.Microsecond), busy(20 * time.Microsecond), busy(100 * time.Microsecond)} {
 			b.Run(fmt.Sprintf("%d threads/%v", threads, time.Duration(work)), func(b *testing.B) {
-				p := newPool(threads)
+				p := newPool(threads, func(int) {})
 				defer p.close()
 				p.least = 0
 				for b.Loop() {

@@ -88,13 +88,13 @@ func (c *contextOfOne) item(_ *scratch, item int) {
 
 // fetch reads columns [i0, i1) of lanes [l0, l1) of the first n rows, before which there is nothing to sum.
 func (c *contextOfOne) fetch(n, l0, l1, i0, i1 int) {
-	stride := 4 * c.v.Stride
+	stride, each, times := 4*c.v.Stride, 4*(i1-i0), l1-l0
 	if i1-i0 == c.v.Stride {
-		c.kernels.Fetch(c.v.from(l0, 0), lanes*stride, n/lanes, (l1-l0)*stride)
-		return
+		each, times = (l1-l0)*stride, 1 // one after the other
 	}
-	for l := l0; l < l1; l++ {
-		c.kernels.Fetch(c.v.from(l, i0), lanes*stride, n/lanes, 4*(i1-i0))
+	near, quarter := lanes*stride, n/lanes/4
+	for l := range times {
+		c.kernels.Fetch(c.v.from(l0+l, i0), near, quarter*near, n/lanes-3*quarter, each)
 	}
 }
 

@@ -71,6 +71,9 @@ func (b *Backend) linear(o *engine.Linear, out, in operands) {
 	} else {
 		l.x = b.floats(in.get("x"))
 	}
+	if o.Rows() == 1 {
+		b.foresight.next.Add(1)
+	}
 	l.tokens, l.block = b.pool.cut(o.Rows(), l.w)
 	b.pool.each(blocks(l.w.Rows, l.block)*blocks(o.Rows(), l.tokens), o.Rows()*l.w.Rows*l.w.Cols, l)
 }

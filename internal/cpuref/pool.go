@@ -11,10 +11,11 @@ import (
 // pool shares the items of an op among the caller and its workers. Who takes which item is chance: the items must not depend
 // on each other, and none is ever split, so the result does not depend on it.
 type pool struct {
-	work    []scratch  // one for the caller, one for each worker
-	caller  sleeper    // until the op is done
-	workers []*sleeper // until there is an op
-	least   int        // work that is worth sharing
+	work    []scratch        // one for the caller, one for each worker
+	caller  sleeper          // until the op is done
+	workers []*sleeper       // until there is an op
+	idle    func(worker int) // what a worker does again and again until then, while it is awake
+	least   int              // work that is worth sharing
 
 	task   task
 	items  int
@@ -29,12 +30,12 @@ type task interface {
 	item(s *scratch, i int)
 }
 
-func newPool(threads int) *pool {
-	p := &pool{work: make([]scratch, threads), caller: newSleeper(), least: small}
+func newPool(threads int, idle func(worker int)) *pool {
+	p := &pool{work: make([]scratch, threads), caller: newSleeper(), idle: idle, least: small}
 	for i := range threads - 1 {
 		w := newSleeper()
 		p.workers = append(p.workers, &w)
-		p.wait.Go(func() { p.serve(&w, &p.work[i+1]) })
+		p.wait.Go(func() { p.serve(&w, i) })
 	}
 	return p
 }
@@ -86,13 +87,20 @@ func (p *pool) help(s *scratch) {
 	}
 }
 
-func (p *pool) serve(w *sleeper, s *scratch) {
+func (p *pool) serve(w *sleeper, worker int) {
+	ready := func() bool {
+		if uint32(p.left.Load()) > 0 || p.closed.Load() {
+			return true
+		}
+		p.idle(worker)
+		return false
+	}
 	for {
-		w.until(func() bool { return uint32(p.left.Load()) > 0 || p.closed.Load() })
+		w.until(ready)
 		if p.closed.Load() {
 			return
 		}
-		p.help(s)
+		p.help(&p.work[worker+1])
 	}
 }
 

@@ -13,3 +13,10 @@ type Preparer interface {
 	// Discard drops what was prepared.
 	Discard(ticket int)
 }
+
+// Foreseer is a backend that gains from knowing which ops come: it may read their weights before they run.
+type Foreseer interface {
+	Backend
+	// Foresee says that ops are going to be run, in this order. After Foresee(nil) no memory is read any more, but by ops that run.
+	Foresee(ops []Op)
+}

@@ -204,6 +204,10 @@ func (s *Session) run(ids []int, pass Pass, ops []Op) error {
 	}
 	*s.pass = pass
 	if !s.start() {
+		if f, ok := s.Backend.(Foreseer); ok {
+			f.Foresee(ops)
+			defer f.Foresee(nil)
+		}
 		for _, op := range ops {
 			if s.Before != nil {
 				s.Before(op)

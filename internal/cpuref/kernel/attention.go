@@ -74,15 +74,14 @@ func (w weighing) rectangle(k, s0, s1, i0, i1 int) {
 	w.rectangle(k+1, s, s1, i0, i1)
 }
 
-// Fetch reads n bytes of each of so many rows, stride bytes apart, in four streams: they will be used soon, and in an order that memory does not serve
-// as well.
-func (s *Set) Fetch(data []byte, stride, rows, n int) {
-	if rows <= 0 || n <= 0 {
+// Fetch reads 4·n rows of so many bytes, those of four streams that are far apart, near after near: they will be used soon, and perhaps in an order that
+// memory does not serve as well.
+func (s *Set) Fetch(data []byte, near, far, n, bytes int) {
+	if n <= 0 || bytes <= 0 {
 		return
 	}
-	if len(data) < (rows-1)*stride+n {
-		panic(fmt.Sprintf("BUG: %d rows of %d bytes, %d apart, in %d", rows, n, stride, len(data)))
+	if len(data) < 3*far+(n-1)*near+bytes {
+		panic(fmt.Sprintf("BUG: 4·%d rows of %d bytes, %d and %d apart, in %d", n, bytes, near, far, len(data)))
 	}
-	quarter := rows / 4
-	s.fetch(&data[0], stride, quarter*stride, rows-3*quarter, n)
+	s.fetch(&data[0], near, far, n, bytes)
 }

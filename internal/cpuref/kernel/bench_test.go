@@ -180,7 +180,7 @@ func BenchmarkValues(b *testing.B) {
 			b.Run(fmt.Sprintf("%d heads/%s", group, s.Name), func(b *testing.B) {
 				const block = 512 // as the backend's
 				cold(b, data, benchKeys*kvWidth*4, func(at int) {
-					s.Fetch(data[at:], 4*kvWidth, block, 4*kvWidth)
+					s.Fetch(data[at:], 4*kvWidth, block/4*4*kvWidth, block/4, 4*kvWidth)
 					for j := 0; j < benchKeys; j += block {
 						ahead := min(block, benchKeys-block-j)
 						for h := range kvHeads {
