@@ -96,7 +96,7 @@ func words(ids []int) string {
 // TestGolden holds text and JSON to files; go test -update writes them.
 func TestGolden(t *testing.T) {
 	for name, c := range map[string]*parity.Comparison{"match": match(), "diverged": diverged(), "inconclusive": inconclusive(),
-		"culprit": gelu(), "custody": custody(), "judged": good()} {
+		"culprit": gelu(), "custody": custody(), "judged": good(), "interrupted": interrupted()} {
 		var text, color, ids, object bytes.Buffer
 		for _, err := range []error{
 			Text(&text, c, Options{Decode: words}), Text(&color, c, Options{Decode: words, Color: true}),

@@ -85,8 +85,11 @@ func plural(n int, noun string) string {
 	return noun + "s"
 }
 
-// gates shows the gates, and the prompts that are left out. Where none is left the verdict says why.
+// gates shows the gates, and the prompts that are left out. Where none is left the verdict says why; where there was none, no gate was looked at.
 func (t *text) gates() {
+	if len(t.Prompts) == 0 {
+		return
+	}
 	var marks []string
 	for _, g := range t.Gates {
 		mark := t.color(green, "✓")
