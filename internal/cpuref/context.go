@@ -58,7 +58,7 @@ func (b *Backend) contextOfOne(o *engine.Context, dest, v, p operand) {
 			last.Data = kernel.FloatsOf(v.from(c.keys, h/group*o.Dim))
 		}
 		weights := kernel.FloatsOf(p.from(h, c.keys))[:keys-c.keys]
-		b.kernels.WeightedSum(y.Data, weights, last, c.sums[h*o.Dim*lanes:], false, true)
+		b.kernels.EndSum(y.Data, weights, last, c.sums[h*o.Dim*lanes:])
 		dest.put(y, 0, 1, h*o.Dim, o.Dim)
 	}
 }
@@ -162,7 +162,7 @@ func (c *weighing) end(s *scratch, sums []float32, value kernel.Floats, h, t, j0
 	weight := c.p.row(s, 3, h*c.o.Rows()+t, j0+whole, n-whole)
 	y := s.floats(1, blocks(i1-i0, lanes)*lanes)
 	value.Data = value.Data[min(len(value.Data), whole*value.Stride):]
-	c.kernels.WeightedSum(y, weight, value, sums, false, true)
+	c.kernels.EndSum(y, weight, value, sums)
 	i := h*c.o.Dim + i0%c.o.Dim
 	row := c.dest.room(s, 0, t, 1, i, i1-i0)
 	copy(row.Data, y[:i1-i0])

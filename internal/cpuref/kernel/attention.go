@@ -20,27 +20,8 @@ func (s *Set) Scores(out Floats, q []float32, k Matrix, heads, group, dim int, s
 		&out.Data[0], 4*out.Stride, 4*quarter, k.Rows-3*quarter)
 }
 
-// WeightedSum gives y = Σⱼ p[j]·v[j], in pieces: the keys of the first start the sum and those of the last finish it. p of the others has
-// a multiple of 8 elements, y always. part is memory for eight times y.
-func (s *Set) WeightedSum(y, p []float32, v Floats, part []float32, first, last bool) {
-	if len(y) == 0 {
-		return
-	}
-	if len(v.Data) < (len(p)-1)*v.Stride+len(y) || len(part) < lanes*len(y) || len(y)%lanes != 0 || len(p)%lanes != 0 && !last {
-		panic(fmt.Sprintf("BUG: %d weights of %d columns, %d apart, in %d values", len(p), len(y), v.Stride, len(v.Data)))
-	}
-	mode := 0
-	if !first {
-		mode |= modeContinue
-	}
-	if !last {
-		mode |= modeLeave
-	}
-	s.weightedSum(unsafe.SliceData(v.Data), 4*v.Stride, unsafe.SliceData(p), len(p), &y[0], len(y), &part[0], mode)
-}
-
-// Weigh goes on with lanes [from, to) of several weighted sums of the same values, d columns of the first n rows of v, both a multiple of 8;
-// WeightedSum ends them. Sum s has its weights in row s of p, and row s of part is its part of WeightedSum. The values that lie ahead rows after these
+// Weigh goes on with lanes [from, to) of several weighted sums Σⱼ p[j]·v[j] of the same values, d columns of the first n rows of v, both a multiple of 8;
+// EndSum ends them. Sum s has its weights in row s of p, and its lanes in row s of part, 8·d that begin with zeros. The values that lie ahead rows after these
 // come from memory meanwhile, if it is not 0.
 func (s *Set) Weigh(part, p Floats, sums int, v Floats, n, d, from, to, ahead int) {
 	if n%lanes != 0 || d%lanes != 0 || from < 0 || from > to || to > lanes ||
@@ -49,6 +30,16 @@ func (s *Set) Weigh(part, p Floats, sums int, v Floats, n, d, from, to, ahead in
 	}
 	if n > 0 && from < to {
 		weighing{s, part, p, v, n, d, from, to, ahead}.rectangle(0, 0, sums, 0, d)
+	}
+}
+
+// EndSum gives y = Σⱼ p[j]·v[j], of which part has the lanes of all terms but the last, fewer than 8, that p and v have.
+func (s *Set) EndSum(y, p []float32, v Floats, part []float32) {
+	if len(y)%lanes != 0 || len(p) >= lanes || len(v.Data) < (len(p)-1)*v.Stride+len(y) || len(part) < lanes*len(y) {
+		panic(fmt.Sprintf("BUG: %d weights of %d columns, %d apart, in %d values", len(p), len(y), v.Stride, len(v.Data)))
+	}
+	if len(y) > 0 {
+		s.endSum(unsafe.SliceData(v.Data), 4*v.Stride, unsafe.SliceData(p), len(p), &y[0], len(y), &part[0])
 	}
 }
 

@@ -11,16 +11,16 @@ import (
 
 // generic is the plain form: the specification as a program, and the test of the other forms.
 var generic = &Set{
-	Name:        "generic",
-	dotRows:     byType(genericRows),
-	tilers:      []tiler{{4, 3, byType(genericTile), genericTileInt8}},
-	int8:        genericInt8,
-	scoreKeys:   genericScoreKeys,
-	weightedSum: genericWeightedSum,
-	weigh:       []weigher{{1, lanes, genericWeigh}},
-	read:        genericRead,
-	fetch:       func(_ *byte, _, _, _, _ int) {},
-	vector:      genericVectors,
+	Name:      "generic",
+	dotRows:   byType(genericRows),
+	tilers:    []tiler{{4, 3, byType(genericTile), genericTileInt8}},
+	int8:      genericInt8,
+	scoreKeys: genericScoreKeys,
+	endSum:    genericEndSum,
+	weigh:     []weigher{{1, lanes, genericWeigh}},
+	read:      genericRead,
+	fetch:     func(_ *byte, _, _, _, _ int) {},
+	vector:    genericVectors,
 }
 
 func byType[F any](f func(num.DType) F) (table [num.NumDTypes]F) {
@@ -164,30 +164,19 @@ func genericScoreKeys(k *float32, gap, far int, q *float32, heads, group, dim in
 	}
 }
 
-func genericWeightedSum(v *float32, ldv int, p *float32, n int, y *float32, d int, kept *float32, mode int) {
-	weights := unsafe.Slice(p, n)
+func genericEndSum(v *float32, ldv int, p *float32, n int, y *float32, d int, kept *float32) {
 	for i := range d {
 		var l [lanes]float32
-		at := func(lane int) *float32 { return move(kept, 4*(i/8*64+lane*8+i%8)) }
-		if mode&modeContinue != 0 {
-			for lane := range l {
-				l[lane] = *at(lane)
-			}
-		}
-		for j := range blocks(n) {
-			product := 0.0
-			if j < n {
-				product = float64(weights[j]) * float64(*move(v, j*ldv+4*i))
-			}
-			l[j%lanes] = float32(plus(product, float64(l[j%lanes])))
-		}
-		if mode&modeLeave == 0 {
-			*move(y, 4*i) = stored(tree(&l))
-			continue
-		}
 		for lane := range l {
-			*at(lane) = l[lane]
+			product, sum := 0.0, float64(*move(kept, 4*(i/8*64+lane*8+i%8)))
+			if lane < n {
+				product = float64(*move(p, 4*lane)) * float64(*move(v, lane*ldv+4*i))
+			}
+			if l[lane] = float32(sum); n > 0 {
+				l[lane] = float32(plus(product, sum))
+			}
 		}
+		*move(y, 4*i) = stored(tree(&l))
 	}
 }
 

@@ -22,7 +22,7 @@ import (
 // lanes is the number of partial sums of every sum.
 const lanes = 8
 
-// How a call of dotRows, dotTile or weightedSum is part of a longer sum.
+// How a call of dotRows or dotTile is part of a longer sum.
 const (
 	modeContinue = 1 << iota // the lanes start with what is in memory, not with +0
 	modeLeave                // the lanes are put to memory, not summed to y
@@ -53,14 +53,13 @@ type tiler struct {
 // the end of the one before it, and each four are far apart. gap, far, ldy and skip are bytes.
 type scoreKeysFunc func(k *float32, gap, far int, q *float32, heads, group, dim int, scale float32, y *float32, ldy, skip, n int)
 
-// weightedSumFunc sums n rows of d floats with weights: y[i] = Σⱼ p[j]·v[j·ldv + i], with the lanes by j. ldv is bytes. d is
-// a positive multiple of 8, and n one of 8 if the mode is to leave the lanes, of which there are 8·d in the order [d/8, 8, 8].
-type weightedSumFunc func(v *float32, ldv int, p *float32, n int, y *float32, d int, lanes *float32, mode int)
-
-// weighFunc adds n rows of d floats to count of the lanes of several weighted sums, those of sum s with weights from p[s·ldp] on to lanes[s·ldl], which are as
-// weightedSumFunc leaves them. n is a positive multiple of 8, d one of the columns that the function does at once. ldv, ldp and ldl are bytes,
-// as is ahead: what lies so far after the values is asked of memory meanwhile, and need not exist.
+// weighFunc adds n rows of v, d floats of each, to count of the lanes of several weighted sums Σⱼ p[j]·v[j·ldv + i]. Row j belongs to lane j modulo 8; sum s has its weights
+// from p[s·ldp] on, and its lanes from lanes[s·ldl] on, 8·d in the order [d/8, 8, 8]. n is a positive multiple of 8, d one of the columns that the function does at
+// once. ldv, ldp and ldl are bytes, as is ahead: what lies so far after the values is asked of memory meanwhile, and need not exist.
 type weighFunc func(v *float32, ldv int, p *float32, ldp, n int, lanes *float32, ldl, d, count, ahead int)
+
+// endSumFunc adds the last n < 8 rows to one such sum, and then its lanes: y[i], for d of them, a positive multiple of 8.
+type endSumFunc func(v *float32, ldv int, p *float32, n int, y *float32, d int, lanes *float32)
 
 // weigher is a weighFunc with what it does at once.
 type weigher struct {
@@ -89,16 +88,16 @@ type vectorFuncs struct {
 
 // Set is one form of the kernels.
 type Set struct {
-	Name        string
-	dotRows     [num.NumDTypes]dotRowsFunc
-	tilers      []tiler // the largest first
-	int8        int8Funcs
-	scoreKeys   scoreKeysFunc
-	weightedSum weightedSumFunc
-	weigh       []weigher // those of the most sums first; the last does one, eight columns
-	read        readFunc
-	fetch       fetchFunc
-	vector      vectorFuncs
+	Name      string
+	dotRows   [num.NumDTypes]dotRowsFunc
+	tilers    []tiler // the largest first
+	int8      int8Funcs
+	scoreKeys scoreKeysFunc
+	endSum    endSumFunc
+	weigh     []weigher // those of the most sums first; the last does one, eight columns
+	read      readFunc
+	fetch     fetchFunc
+	vector    vectorFuncs
 }
 
 // Sets gives the forms that this machine can run, the plain one first and the fastest last.

@@ -2738,167 +2738,105 @@ scoreKeys_next:
 	VZEROUPPER
 	RET
 
-// func weightedSum(v *float32, ldv int, p *float32, n int, y *float32, d int, lanes *float32, mode int)
+// func endSum(v *float32, ldv int, p *float32, n int, y *float32, d int, lanes *float32)
 // Requires: AVX, FMA3
-TEXT ·weightedSum(SB), NOSPLIT, $0-64
+TEXT ·endSum(SB), NOSPLIT, $0-56
 	MOVQ v+0(FP), AX
 	MOVQ ldv+8(FP), CX
-	MOVQ y+32(FP), DX
-	MOVQ d+40(FP), BX
-	LEAQ (CX)(CX*2), SI
+	MOVQ p+16(FP), DX
+	MOVQ n+24(FP), BX
+	MOVQ y+32(FP), SI
+	MOVQ d+40(FP), DI
+	MOVQ lanes+48(FP), R8
+	LEAQ (CX)(CX*2), R9
+	LEAQ (AX)(CX*4), R10
 
-weightedSum_columns:
-	MOVQ   mode+56(FP), DI
-	TESTQ  $0x00000001, DI
-	JNE    weightedSum_continue
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-	VXORPS Y6, Y6, Y6
-	VXORPS Y7, Y7, Y7
-	JMP    weightedSum_sum
+endSum_columns:
+	VMOVUPS      (R8), Y1
+	VMOVUPS      32(R8), Y2
+	VMOVUPS      64(R8), Y3
+	VMOVUPS      96(R8), Y4
+	VMOVUPS      128(R8), Y5
+	VMOVUPS      160(R8), Y6
+	VMOVUPS      192(R8), Y7
+	VMOVUPS      224(R8), Y8
+	TESTQ        BX, BX
+	JE           endSum_whole
+	VBROADCASTSS (DX), Y0
+	VFMADD231PS  (AX), Y0, Y1
+	VXORPS       Y0, Y0, Y0
+	CMPQ         BX, $0x01
+	JE           endSum_pad1
+	VBROADCASTSS 4(DX), Y0
+	VFMADD231PS  (AX)(CX*1), Y0, Y2
+	VXORPS       Y0, Y0, Y0
+	CMPQ         BX, $0x02
+	JE           endSum_pad2
+	VBROADCASTSS 8(DX), Y0
+	VFMADD231PS  (AX)(CX*2), Y0, Y3
+	VXORPS       Y0, Y0, Y0
+	CMPQ         BX, $0x03
+	JE           endSum_pad3
+	VBROADCASTSS 12(DX), Y0
+	VFMADD231PS  (AX)(R9*1), Y0, Y4
+	VXORPS       Y0, Y0, Y0
+	CMPQ         BX, $0x04
+	JE           endSum_pad4
+	VBROADCASTSS 16(DX), Y0
+	VFMADD231PS  (R10), Y0, Y5
+	VXORPS       Y0, Y0, Y0
+	CMPQ         BX, $0x05
+	JE           endSum_pad5
+	VBROADCASTSS 20(DX), Y0
+	VFMADD231PS  (R10)(CX*1), Y0, Y6
+	VXORPS       Y0, Y0, Y0
+	CMPQ         BX, $0x06
+	JE           endSum_pad6
+	VBROADCASTSS 24(DX), Y0
+	VFMADD231PS  (R10)(CX*2), Y0, Y7
+	VXORPS       Y0, Y0, Y0
+	CMPQ         BX, $0x07
+	JE           endSum_pad7
 
-weightedSum_continue:
-	MOVQ    lanes+48(FP), DI
-	VMOVUPS (DI), Y0
-	VMOVUPS 32(DI), Y1
-	VMOVUPS 64(DI), Y2
-	VMOVUPS 96(DI), Y3
-	VMOVUPS 128(DI), Y4
-	VMOVUPS 160(DI), Y5
-	VMOVUPS 192(DI), Y6
-	VMOVUPS 224(DI), Y7
+endSum_pad1:
+	VADDPS Y0, Y2, Y2
 
-weightedSum_sum:
-	MOVQ AX, DI
-	LEAQ (AX)(CX*4), R8
-	MOVQ p+16(FP), R9
-	MOVQ n+24(FP), R10
-	JMP  weightedSum_test
+endSum_pad2:
+	VADDPS Y0, Y3, Y3
 
-weightedSum_rows:
-	VBROADCASTSS (R9), Y8
-	VFMADD231PS  (DI), Y8, Y0
-	VBROADCASTSS 4(R9), Y8
-	VFMADD231PS  (DI)(CX*1), Y8, Y1
-	VBROADCASTSS 8(R9), Y8
-	VFMADD231PS  (DI)(CX*2), Y8, Y2
-	VBROADCASTSS 12(R9), Y8
-	VFMADD231PS  (DI)(SI*1), Y8, Y3
-	VBROADCASTSS 16(R9), Y8
-	VFMADD231PS  (R8), Y8, Y4
-	VBROADCASTSS 20(R9), Y8
-	VFMADD231PS  (R8)(CX*1), Y8, Y5
-	VBROADCASTSS 24(R9), Y8
-	VFMADD231PS  (R8)(CX*2), Y8, Y6
-	VBROADCASTSS 28(R9), Y8
-	VFMADD231PS  (R8)(SI*1), Y8, Y7
-	LEAQ         (DI)(CX*8), DI
-	LEAQ         (R8)(CX*8), R8
-	ADDQ         $0x20, R9
-	SUBQ         $0x08, R10
+endSum_pad3:
+	VADDPS Y0, Y4, Y4
 
-weightedSum_test:
-	CMPQ         R10, $0x08
-	JGE          weightedSum_rows
-	TESTQ        R10, R10
-	JE           weightedSum_whole
-	VBROADCASTSS (R9), Y8
-	VFMADD231PS  (DI), Y8, Y0
-	VXORPS       Y8, Y8, Y8
-	CMPQ         R10, $0x01
-	JE           weightedSum_pad1
-	VBROADCASTSS 4(R9), Y8
-	VFMADD231PS  (DI)(CX*1), Y8, Y1
-	VXORPS       Y8, Y8, Y8
-	CMPQ         R10, $0x02
-	JE           weightedSum_pad2
-	VBROADCASTSS 8(R9), Y8
-	VFMADD231PS  (DI)(CX*2), Y8, Y2
-	VXORPS       Y8, Y8, Y8
-	CMPQ         R10, $0x03
-	JE           weightedSum_pad3
-	VBROADCASTSS 12(R9), Y8
-	VFMADD231PS  (DI)(SI*1), Y8, Y3
-	VXORPS       Y8, Y8, Y8
-	CMPQ         R10, $0x04
-	JE           weightedSum_pad4
-	VBROADCASTSS 16(R9), Y8
-	VFMADD231PS  (R8), Y8, Y4
-	VXORPS       Y8, Y8, Y8
-	CMPQ         R10, $0x05
-	JE           weightedSum_pad5
-	VBROADCASTSS 20(R9), Y8
-	VFMADD231PS  (R8)(CX*1), Y8, Y5
-	VXORPS       Y8, Y8, Y8
-	CMPQ         R10, $0x06
-	JE           weightedSum_pad6
-	VBROADCASTSS 24(R9), Y8
-	VFMADD231PS  (R8)(CX*2), Y8, Y6
-	VXORPS       Y8, Y8, Y8
-	CMPQ         R10, $0x07
-	JE           weightedSum_pad7
+endSum_pad4:
+	VADDPS Y0, Y5, Y5
 
-weightedSum_pad1:
-	VADDPS Y8, Y1, Y1
+endSum_pad5:
+	VADDPS Y0, Y6, Y6
 
-weightedSum_pad2:
-	VADDPS Y8, Y2, Y2
+endSum_pad6:
+	VADDPS Y0, Y7, Y7
 
-weightedSum_pad3:
-	VADDPS Y8, Y3, Y3
+endSum_pad7:
+	VADDPS Y0, Y8, Y8
 
-weightedSum_pad4:
-	VADDPS Y8, Y4, Y4
-
-weightedSum_pad5:
-	VADDPS Y8, Y5, Y5
-
-weightedSum_pad6:
-	VADDPS Y8, Y6, Y6
-
-weightedSum_pad7:
-	VADDPS Y8, Y7, Y7
-
-weightedSum_whole:
-	MOVQ    mode+56(FP), DI
-	TESTQ   $0x00000002, DI
-	JE      weightedSum_reduce
-	MOVQ    lanes+48(FP), DI
-	VMOVUPS Y0, (DI)
-	VMOVUPS Y1, 32(DI)
-	VMOVUPS Y2, 64(DI)
-	VMOVUPS Y3, 96(DI)
-	VMOVUPS Y4, 128(DI)
-	VMOVUPS Y5, 160(DI)
-	VMOVUPS Y6, 192(DI)
-	VMOVUPS Y7, 224(DI)
-	JMP     weightedSum_next
-
-weightedSum_reduce:
-	VADDPS       Y1, Y0, Y0
-	VADDPS       Y3, Y2, Y2
-	VADDPS       Y5, Y4, Y4
-	VADDPS       Y7, Y6, Y6
-	VADDPS       Y2, Y0, Y0
-	VADDPS       Y6, Y4, Y4
-	VADDPS       Y4, Y0, Y0
-	VCMPPS       $0x03, Y0, Y0, Y1
-	VBROADCASTSS storedNaN<>+0(SB), Y2
-	VBLENDVPS    Y1, Y2, Y0, Y0
-	VMOVUPS      Y0, (DX)
-
-weightedSum_next:
-	MOVQ lanes+48(FP), DI
-	ADDQ $0x00000100, DI
-	MOVQ DI, lanes+48(FP)
-	ADDQ $0x20, AX
-	ADDQ $0x20, DX
-	SUBQ $0x08, BX
-	JG   weightedSum_columns
+endSum_whole:
+	VADDPS       Y2, Y1, Y1
+	VADDPS       Y4, Y3, Y3
+	VADDPS       Y6, Y5, Y5
+	VADDPS       Y8, Y7, Y7
+	VADDPS       Y3, Y1, Y1
+	VADDPS       Y7, Y5, Y5
+	VADDPS       Y5, Y1, Y1
+	VCMPPS       $0x03, Y1, Y1, Y2
+	VBROADCASTSS storedNaN<>+0(SB), Y0
+	VBLENDVPS    Y2, Y0, Y1, Y1
+	VMOVUPS      Y1, (SI)
+	ADDQ         $0x00000100, R8
+	ADDQ         $0x20, AX
+	ADDQ         $0x20, R10
+	ADDQ         $0x20, SI
+	SUBQ         $0x08, DI
+	JG           endSum_columns
 	VZEROUPPER
 	RET
 

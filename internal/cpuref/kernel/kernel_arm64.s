@@ -2941,8 +2941,8 @@ scoreKeys_next:
 	BNE scoreKeys_row
 	RET
 
-// func weightedSum(v *float32, ldv int, p *float32, n int, y *float32, d int, lanes *float32, mode int)
-TEXT ·weightedSum(SB), NOSPLIT, $0-64
+// func endSum(v *float32, ldv int, p *float32, n int, y *float32, d int, lanes *float32)
+TEXT ·endSum(SB), NOSPLIT, $0-56
 	MOVD v+0(FP), R0
 	MOVD ldv+8(FP), R1
 	MOVD p+16(FP), R2
@@ -2950,177 +2950,95 @@ TEXT ·weightedSum(SB), NOSPLIT, $0-64
 	MOVD y+32(FP), R4
 	MOVD d+40(FP), R5
 	MOVD lanes+48(FP), R12
-	MOVD mode+56(FP), R13
+	VEOR V20.B16, V20.B16, V20.B16
 
-weightedSum_columns:
-	TBNZ $0, R13, weightedSum_continue
-	VEOR V0.B16, V0.B16, V0.B16
-	VEOR V1.B16, V1.B16, V1.B16
-	VEOR V2.B16, V2.B16, V2.B16
-	VEOR V3.B16, V3.B16, V3.B16
-	VEOR V4.B16, V4.B16, V4.B16
-	VEOR V5.B16, V5.B16, V5.B16
-	VEOR V6.B16, V6.B16, V6.B16
-	VEOR V7.B16, V7.B16, V7.B16
-	VEOR V8.B16, V8.B16, V8.B16
-	VEOR V9.B16, V9.B16, V9.B16
-	VEOR V10.B16, V10.B16, V10.B16
-	VEOR V11.B16, V11.B16, V11.B16
-	VEOR V12.B16, V12.B16, V12.B16
-	VEOR V13.B16, V13.B16, V13.B16
-	VEOR V14.B16, V14.B16, V14.B16
-	VEOR V15.B16, V15.B16, V15.B16
-	B weightedSum_sum
-
-weightedSum_continue:
-	MOVD R12, R14
-	VLD1.P 64(R14), [V0.S4, V1.S4, V2.S4, V3.S4]
-	VLD1.P 64(R14), [V4.S4, V5.S4, V6.S4, V7.S4]
-	VLD1.P 64(R14), [V8.S4, V9.S4, V10.S4, V11.S4]
-	VLD1.P 64(R14), [V12.S4, V13.S4, V14.S4, V15.S4]
-
-weightedSum_sum:
+endSum_columns:
+	VLD1.P 64(R12), [V0.S4, V1.S4, V2.S4, V3.S4]
+	VLD1.P 64(R12), [V4.S4, V5.S4, V6.S4, V7.S4]
+	VLD1.P 64(R12), [V8.S4, V9.S4, V10.S4, V11.S4]
+	VLD1.P 64(R12), [V12.S4, V13.S4, V14.S4, V15.S4]
+	CBZ R3, endSum_whole
 	MOVD R0, R6
 	MOVD R2, R7
-	SUBS $8, R3, R8
-	BLT weightedSum_rest
-
-weightedSum_rows:
 	VLD1R.P 4(R7), [V16.S4]
 	VLD1 (R6), [V18.S4, V19.S4]
 	ADD R1, R6
 	VFMLA V16.S4, V18.S4, V0.S4
 	VFMLA V16.S4, V19.S4, V1.S4
+	CMP $1, R3
+	BEQ endSum_pad1
 	VLD1R.P 4(R7), [V16.S4]
 	VLD1 (R6), [V18.S4, V19.S4]
 	ADD R1, R6
 	VFMLA V16.S4, V18.S4, V2.S4
 	VFMLA V16.S4, V19.S4, V3.S4
+	CMP $2, R3
+	BEQ endSum_pad2
 	VLD1R.P 4(R7), [V16.S4]
 	VLD1 (R6), [V18.S4, V19.S4]
 	ADD R1, R6
 	VFMLA V16.S4, V18.S4, V4.S4
 	VFMLA V16.S4, V19.S4, V5.S4
+	CMP $3, R3
+	BEQ endSum_pad3
 	VLD1R.P 4(R7), [V16.S4]
 	VLD1 (R6), [V18.S4, V19.S4]
 	ADD R1, R6
 	VFMLA V16.S4, V18.S4, V6.S4
 	VFMLA V16.S4, V19.S4, V7.S4
+	CMP $4, R3
+	BEQ endSum_pad4
 	VLD1R.P 4(R7), [V16.S4]
 	VLD1 (R6), [V18.S4, V19.S4]
 	ADD R1, R6
 	VFMLA V16.S4, V18.S4, V8.S4
 	VFMLA V16.S4, V19.S4, V9.S4
+	CMP $5, R3
+	BEQ endSum_pad5
 	VLD1R.P 4(R7), [V16.S4]
 	VLD1 (R6), [V18.S4, V19.S4]
 	ADD R1, R6
 	VFMLA V16.S4, V18.S4, V10.S4
 	VFMLA V16.S4, V19.S4, V11.S4
+	CMP $6, R3
+	BEQ endSum_pad6
 	VLD1R.P 4(R7), [V16.S4]
 	VLD1 (R6), [V18.S4, V19.S4]
 	ADD R1, R6
 	VFMLA V16.S4, V18.S4, V12.S4
 	VFMLA V16.S4, V19.S4, V13.S4
-	VLD1R.P 4(R7), [V16.S4]
-	VLD1 (R6), [V18.S4, V19.S4]
-	ADD R1, R6
-	VFMLA V16.S4, V18.S4, V14.S4
-	VFMLA V16.S4, V19.S4, V15.S4
-	SUBS $8, R8, R8
-	BGE weightedSum_rows
+	CMP $7, R3
+	BEQ endSum_pad7
 
-weightedSum_rest:
-	ADDS $8, R8, R8
-	BEQ weightedSum_whole
-	VEOR V20.B16, V20.B16, V20.B16
-	VLD1R.P 4(R7), [V16.S4]
-	VLD1 (R6), [V18.S4, V19.S4]
-	ADD R1, R6
-	VFMLA V16.S4, V18.S4, V0.S4
-	VFMLA V16.S4, V19.S4, V1.S4
-	CMP $1, R8
-	BEQ weightedSum_pad1
-	VLD1R.P 4(R7), [V16.S4]
-	VLD1 (R6), [V18.S4, V19.S4]
-	ADD R1, R6
-	VFMLA V16.S4, V18.S4, V2.S4
-	VFMLA V16.S4, V19.S4, V3.S4
-	CMP $2, R8
-	BEQ weightedSum_pad2
-	VLD1R.P 4(R7), [V16.S4]
-	VLD1 (R6), [V18.S4, V19.S4]
-	ADD R1, R6
-	VFMLA V16.S4, V18.S4, V4.S4
-	VFMLA V16.S4, V19.S4, V5.S4
-	CMP $3, R8
-	BEQ weightedSum_pad3
-	VLD1R.P 4(R7), [V16.S4]
-	VLD1 (R6), [V18.S4, V19.S4]
-	ADD R1, R6
-	VFMLA V16.S4, V18.S4, V6.S4
-	VFMLA V16.S4, V19.S4, V7.S4
-	CMP $4, R8
-	BEQ weightedSum_pad4
-	VLD1R.P 4(R7), [V16.S4]
-	VLD1 (R6), [V18.S4, V19.S4]
-	ADD R1, R6
-	VFMLA V16.S4, V18.S4, V8.S4
-	VFMLA V16.S4, V19.S4, V9.S4
-	CMP $5, R8
-	BEQ weightedSum_pad5
-	VLD1R.P 4(R7), [V16.S4]
-	VLD1 (R6), [V18.S4, V19.S4]
-	ADD R1, R6
-	VFMLA V16.S4, V18.S4, V10.S4
-	VFMLA V16.S4, V19.S4, V11.S4
-	CMP $6, R8
-	BEQ weightedSum_pad6
-	VLD1R.P 4(R7), [V16.S4]
-	VLD1 (R6), [V18.S4, V19.S4]
-	ADD R1, R6
-	VFMLA V16.S4, V18.S4, V12.S4
-	VFMLA V16.S4, V19.S4, V13.S4
-	CMP $7, R8
-	BEQ weightedSum_pad7
-
-weightedSum_pad1:
+endSum_pad1:
 	WORD $0x4E34D442
 	WORD $0x4E34D463
 
-weightedSum_pad2:
+endSum_pad2:
 	WORD $0x4E34D484
 	WORD $0x4E34D4A5
 
-weightedSum_pad3:
+endSum_pad3:
 	WORD $0x4E34D4C6
 	WORD $0x4E34D4E7
 
-weightedSum_pad4:
+endSum_pad4:
 	WORD $0x4E34D508
 	WORD $0x4E34D529
 
-weightedSum_pad5:
+endSum_pad5:
 	WORD $0x4E34D54A
 	WORD $0x4E34D56B
 
-weightedSum_pad6:
+endSum_pad6:
 	WORD $0x4E34D58C
 	WORD $0x4E34D5AD
 
-weightedSum_pad7:
+endSum_pad7:
 	WORD $0x4E34D5CE
 	WORD $0x4E34D5EF
 
-weightedSum_whole:
-	TBZ $1, R13, weightedSum_reduce
-	MOVD R12, R14
-	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R14)
-	VST1.P [V4.S4, V5.S4, V6.S4, V7.S4], 64(R14)
-	VST1.P [V8.S4, V9.S4, V10.S4, V11.S4], 64(R14)
-	VST1.P [V12.S4, V13.S4, V14.S4, V15.S4], 64(R14)
-	B weightedSum_next
-
-weightedSum_reduce:
+endSum_whole:
 	WORD $0x4E22D400
 	WORD $0x4E23D421
 	WORD $0x4E26D484
@@ -3142,13 +3060,10 @@ weightedSum_reduce:
 	WORD $0x4E21E422
 	WORD $0x6EE21FE1
 	VST1 [V0.S4, V1.S4], (R4)
-
-weightedSum_next:
-	ADD $256, R12
 	ADD $32, R0
 	ADD $32, R4
 	SUBS $8, R5, R5
-	BGT weightedSum_columns
+	BGT endSum_columns
 	RET
 
 // func weighThree(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int, count int, ahead int)

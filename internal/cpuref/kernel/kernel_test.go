@@ -156,17 +156,22 @@ func TestProduct(t *testing.T) {
 	}
 }
 
+// weightedSum is a whole sum, by itself.
+func weightedSum(s *Set, y, p []float32, v Floats) {
+	whole, part, rest := len(p)&^(lanes-1), make([]float32, lanes*len(y)), v
+	s.Weigh(Floats{part, 0}, Floats{p, 0}, 1, v, whole, len(y), 0, lanes, 0)
+	rest.Data = v.Data[min(len(v.Data), whole*v.Stride):]
+	s.EndSum(y, p[whole:], rest, part)
+}
+
 func TestWeightedSum(t *testing.T) {
 	r := rand.New(rand.NewPCG(6, 2))
 	for _, s := range fast(t) {
 		for kind := range kinds {
 			for n := range 70 {
-				d, pieceLen := 8*(1+r.IntN(9)), 8*(1+r.IntN(3))
+				d := 8 * (1 + r.IntN(9))
 				stride := d + r.IntN(5)
-				if n == 0 {
-					stride = d
-				}
-				data, _ := fenced(t, 0, 4*(max(0, n-1)*stride+d), r.IntN(4))
+				data, _ := fenced(t, 0, 4*max(0, (n-1)*stride+d), r.IntN(4))
 				weights, _ := fenced(t, 1, 4*n, r.IntN(4))
 				v, p := FloatsOf(data), FloatsOf(weights)
 				fill(r, kind, v)
@@ -174,12 +179,8 @@ func TestWeightedSum(t *testing.T) {
 				var outs [2][]float32
 				for i, set := range []*Set{generic, s} {
 					out, whole := fenced(t, 2+i, 4*d, 0)
-					part := make([]float32, 8*d)
-					for j := 0; j == 0 || j < n; j += pieceLen {
-						end := min(n, j+pieceLen)
-						set.WeightedSum(FloatsOf(out), p[j:end], Floats{v[j*stride:], stride}, part, j == 0, end == n)
-					}
 					outs[i] = FloatsOf(out)
+					weightedSum(set, outs[i], p, Floats{v, stride})
 					if got := whole[len(whole)-4*d-1]; got != guard {
 						t.Fatalf("%s: the byte before the output is %x", s.Name, got)
 					}
@@ -196,7 +197,7 @@ func TestWeigh(t *testing.T) {
 	for _, s := range fast(t) {
 		for kind := range kinds {
 			for sums := range 12 {
-				n, more, d, gap := 8*(1+r.IntN(5)), r.IntN(20), 8*(1+r.IntN(20)), r.IntN(5)
+				n, more, d, gap := 8*(1+r.IntN(5)), r.IntN(8), 8*(1+r.IntN(20)), r.IntN(5)
 				rows, stride, ldp := n+more, d+gap, n+more+r.IntN(3)
 				data, _ := fenced(t, 0, 4*((rows-1)*stride+d), r.IntN(4))
 				weights, _ := fenced(t, 1, 4*max(0, (sums-1)*ldp+rows), r.IntN(4))
@@ -216,12 +217,12 @@ func TestWeigh(t *testing.T) {
 				for sum := range sums {
 					weight := p.Data[sum*ldp:][:rows]
 					want, got := make([]float32, d), make([]float32, d)
-					generic.WeightedSum(want, weight, v, make([]float32, lanes*d), true, true)
+					weightedSum(generic, want, weight, v)
 					rest := Floats{Stride: stride}
 					if more > 0 {
 						rest.Data = v.Data[n*stride:]
 					}
-					s.WeightedSum(got, weight[n:], rest, part.Data[sum*size:], false, true)
+					s.EndSum(got, weight[n:], rest, part.Data[sum*size:])
 					compare(t, fmt.Sprintf("%s, kind %d: sum %d of %d, %d+%d rows of %d", s.Name, kind, sum, sums, n, more, d), want, got)
 				}
 			}
@@ -276,7 +277,7 @@ func TestWeightedSumIsADot(t *testing.T) {
 	fill(r, 0, p)
 	for _, s := range Sets() {
 		y := make([]float32, d)
-		s.WeightedSum(y, p, Floats{v, d}, make([]float32, 8*d), true, true)
+		weightedSum(s, y, p, Floats{v, d})
 		for i := range d {
 			for j := range n {
 				column[j] = v[j*d+i]

@@ -74,10 +74,10 @@ func rescale(out *float32, sum *int32, divisor *float32, inverse float32, n int)
 //go:noescape
 func scoreKeys(k *float32, gap int, far int, q *float32, heads int, group int, dim int, scale float32, y *float32, ldy int, skip int, n int)
 
-// weightedSum: see weightedSumFunc.
+// endSum: see endSumFunc.
 //
 //go:noescape
-func weightedSum(v *float32, ldv int, p *float32, n int, y *float32, d int, lanes *float32, mode int)
+func endSum(v *float32, ldv int, p *float32, n int, y *float32, d int, lanes *float32)
 
 // weighThree: see weighFunc.
 //

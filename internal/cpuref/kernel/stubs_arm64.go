@@ -53,7 +53,7 @@ func rescale(out *float32, sum *int32, divisor *float32, inverse float32, n int)
 func scoreKeys(k *float32, gap int, far int, q *float32, heads int, group int, dim int, scale float32, y *float32, ldy int, skip int, n int)
 
 //go:noescape
-func weightedSum(v *float32, ldv int, p *float32, n int, y *float32, d int, lanes *float32, mode int)
+func endSum(v *float32, ldv int, p *float32, n int, y *float32, d int, lanes *float32)
 
 //go:noescape
 func weighThree(v *float32, ldv int, p *float32, ldp int, n int, lanes *float32, ldl int, d int, count int, ahead int)

@@ -22,7 +22,7 @@ func amd64() {
 	}
 	int8Kernels()
 	scoreKeys()
-	weighted()
+	endSum()
 	weigh("weighThree", 3, 4)
 	weigh("weighTwo", 2, 4)
 	weigh("weighOne", 1, 8)

@@ -41,7 +41,7 @@ func arm64(a *arm) {
 	}
 	a.int8Kernels()
 	a.scoreKeys()
-	a.weightedSum()
+	a.endSum()
 	a.weigh("weighThree", 3, 4)
 	a.weigh("weighTwo", 2, 4)
 	a.weigh("weighOne", 1, 8)

@@ -101,67 +101,32 @@ func scoreKeys() {
 	end()
 }
 
-// weighted sums rows of v, each with its weight: eight lanes by row, eight columns at a time.
-func weighted() {
-	const name = "weightedSum"
-	TEXT(name, NOSPLIT, "func(v *float32, ldv int, p *float32, n int, y *float32, d int, lanes *float32, mode int)")
-	Doc("weightedSum: see weightedSumFunc.")
+// endSum ends weighted sums, eight columns at a time.
+func endSum() {
+	const name = "endSum"
+	TEXT(name, NOSPLIT, "func(v *float32, ldv int, p *float32, n int, y *float32, d int, lanes *float32)")
+	Doc(name + ": see endSumFunc.")
 	Pragma("noescape")
-	v, ldv := Load(Param("v"), GP64()), Load(Param("ldv"), GP64())
-	y, d := Load(Param("y"), GP64()), Load(Param("d"), GP64())
-	ldv3 := GP64()
-	LEAQ(Mem{Base: ldv, Index: ldv, Scale: 2}, ldv3)
-	low, high, p, left := GP64(), GP64(), GP64(), GP64()
-	row := func(r int) Mem {
-		base := low
-		if r >= 4 {
-			base = high
-		}
-		switch r % 4 {
-		case 1:
-			return Mem{Base: base, Index: ldv, Scale: 1}
-		case 2:
-			return Mem{Base: base, Index: ldv, Scale: 2}
-		case 3:
-			return Mem{Base: base, Index: ldv3, Scale: 1}
-		}
-		return Mem{Base: base}
-	}
-
-	Label(name + "_columns")
-	acc := make([]VecVirtual, 8)
+	v, ldv, p, n, y, d, lanes := pointer("v"), pointer("ldv"), pointer("p"), pointer("n"), pointer("y"), pointer("d"), pointer("lanes")
+	ldv3, v4 := tripled(ldv), GP64()
+	LEAQ(Mem{Base: v, Index: ldv, Scale: 4}, v4)
+	weight, acc := ymm(), make([]VecVirtual, 8)
 	for a := range acc {
 		acc[a] = ymm()
 	}
-	weight := ymm()
-	term := func(r int) {
-		VBROADCASTSS(Mem{Base: p, Disp: 4 * r}, weight)
-		VFMADD231PS(row(r), weight, acc[r])
+
+	Label(name + "_columns")
+	for a, v := range acc {
+		VMOVUPS(Mem{Base: lanes, Disp: 32 * a}, v)
 	}
-	lanesIn(name, acc)
-	MOVQ(v, low)
-	LEAQ(Mem{Base: v, Index: ldv, Scale: 4}, high)
-	Load(Param("p"), p)
-	Load(Param("n"), left)
-	JMP(LabelRef(name + "_test"))
-	Label(name + "_rows")
-	for r := range acc {
-		term(r)
-	}
-	LEAQ(Mem{Base: low, Index: ldv, Scale: 8}, low)
-	LEAQ(Mem{Base: high, Index: ldv, Scale: 8}, high)
-	ADDQ(Imm(32), p)
-	SUBQ(Imm(8), left)
-	Label(name + "_test")
-	CMPQ(left, Imm(8))
-	JGE(LabelRef(name + "_rows"))
-	TESTQ(left, left)
+	TESTQ(n, n)
 	JE(LabelRef(name + "_whole"))
 	// The last rows, then the terms 0·0 that fill the eight.
-	for r := 0; r < 7; r++ {
-		term(r)
+	for r := range 7 {
+		VBROADCASTSS(Mem{Base: p, Disp: 4 * r}, weight)
+		VFMADD231PS(rows4([]Register{v, v4}[r/4], ldv, ldv3, r%4, 0), weight, acc[r])
 		zero(weight)
-		CMPQ(left, Imm(uint64(r+1)))
+		CMPQ(n, Imm(uint64(r+1)))
 		JE(LabelRef(fmt.Sprintf("%s_pad%d", name, r+1)))
 	}
 	for r := 1; r < 8; r++ {
@@ -169,7 +134,6 @@ func weighted() {
 		VADDPS(weight, acc[r], acc[r])
 	}
 	Label(name + "_whole")
-	lanesOut(name, name+"_next", acc)
 	for step := 1; step < 8; step *= 2 {
 		for a := 0; a < 8; a += 2 * step {
 			VADDPS(acc[a+step], acc[a], acc[a])
@@ -178,14 +142,13 @@ func weighted() {
 	VCMPPS(Imm(3), acc[0], acc[0], acc[1])
 	VBLENDVPS(acc[1], theNaN(), acc[0], acc[0])
 	VMOVUPS(acc[0], Mem{Base: y})
-	Label(name + "_next")
-	advance("lanes", 32*8)
+	ADDQ(U32(32*8), lanes)
 	ADDQ(Imm(32), v)
+	ADDQ(Imm(32), v4)
 	ADDQ(Imm(32), y)
 	SUBQ(Imm(8), d)
 	JG(LabelRef(name + "_columns"))
-	VZEROUPPER()
-	RET()
+	end()
 }
 
 // weigh adds rows of v to the lanes of several weighted sums at once, lane by lane: so many sums of so many times eight columns stay in registers.

@@ -98,47 +98,35 @@ func (a *arm) scoreQueries(name string, n int, keys []string) {
 	}
 }
 
-// weightedSum: register 2·lane and the next hold a lane of 8 columns.
-func (a *arm) weightedSum() {
-	const name, weight, value = "weightedSum", 16, 18
-	a.function(name, "v *float32", "ldv int", "p *float32", "n int", "y *float32", "d int", "lanes *float32", "mode int")
-	a.args("v R0", "ldv R1", "p R2", "n R3", "y R4", "d R5", "lanes R12", "mode R13")
-	term := func(lane int) {
+// endSum: register 2·lane and the next hold a lane of 8 columns.
+func (a *arm) endSum() {
+	const name, weight, value, zero = "endSum", 16, 18, 20
+	a.function(name, "v *float32", "ldv int", "p *float32", "n int", "y *float32", "d int", "lanes *float32")
+	a.args("v R0", "ldv R1", "p R2", "n R3", "y R4", "d R5", "lanes R12")
+	a.zero(zero)
+	a.label(name + "_columns")
+	for r := 0; r < 16; r += 4 {
+		a.p("VLD1.P 64(R12), %s", list(r, 4, "S4"))
+	}
+	a.p("CBZ R3, %s_whole", name)
+	a.p("MOVD R0, R6")
+	a.p("MOVD R2, R7")
+	// The last rows, then the terms 0·0 that fill the eight.
+	for lane := range 7 {
 		a.p("VLD1R.P 4(R7), [V%d.S4]", weight)
 		a.p("VLD1 (R6), %s", list(value, 2, "S4"))
 		a.p("ADD R1, R6")
 		a.fma(2*lane, value, weight)
 		a.fma(2*lane+1, value+1, weight)
-	}
-	a.label(name + "_columns")
-	a.lanesIn(name, 0, 16)
-	a.p("MOVD R0, R6")
-	a.p("MOVD R2, R7")
-	a.p("SUBS $8, R3, R8")
-	a.p("BLT %s_rest", name)
-	a.label(name + "_rows")
-	for lane := range 8 {
-		term(lane)
-	}
-	a.p("SUBS $8, R8, R8")
-	a.p("BGE %s_rows", name)
-	a.label(name + "_rest")
-	a.p("ADDS $8, R8, R8")
-	a.p("BEQ %s_whole", name)
-	// The last rows, then the terms 0·0 that fill the eight.
-	a.zero(value + 2)
-	for lane := range 7 {
-		term(lane)
-		a.p("CMP $%d, R8", lane+1)
+		a.p("CMP $%d, R3", lane+1)
 		a.p("BEQ %s_pad%d", name, lane+1)
 	}
 	for lane := 1; lane < 8; lane++ {
 		a.label(fmt.Sprintf("%s_pad%d", name, lane))
-		a.v(faddS, 2*lane, 2*lane, value+2)
-		a.v(faddS, 2*lane+1, 2*lane+1, value+2)
+		a.v(faddS, 2*lane, 2*lane, zero)
+		a.v(faddS, 2*lane+1, 2*lane+1, zero)
 	}
 	a.label(name + "_whole")
-	a.lanesOut(name, name+"_next", 0, 16)
 	for step := 1; step < 8; step *= 2 {
 		for lane := 0; lane < 8; lane += 2 * step {
 			for half := range 2 {
@@ -151,8 +139,6 @@ func (a *arm) weightedSum() {
 		a.stored(half, 2)
 	}
 	a.p("VST1 %s, (R4)", list(0, 2, "S4"))
-	a.label(name + "_next")
-	a.p("ADD $256, R12")
 	a.p("ADD $32, R0")
 	a.p("ADD $32, R4")
 	a.p("SUBS $8, R5, R5")
