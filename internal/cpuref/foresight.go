@@ -77,16 +77,25 @@ func (f *foresight) read(worker int) {
 		return
 	}
 	w.busy.Store(true)
-	if i := number - f.first; f.open.Load() && i >= 0 && i < int64(len(f.weights)) {
-		next := f.weights[i]
-		from, to := span(worker+1, next.Rows, next.block)
-		quarter, count := (to-from)/4, max(1, pieceBytes/next.Stride)
-		if at := w.piece * count; at+count <= quarter && 4*at*next.Stride < aheadBytes {
-			f.kernels.Fetch(next.Span(from+at, to).Data, next.Stride, quarter*next.Stride, count, next.Stride)
-			w.piece++
-		} else {
-			w.piece = -1
-		}
+	if f.open.Load() { // and stays so while this worker is busy
+		w.piece = f.fetch(worker, number, w.piece)
 	}
 	w.busy.Store(false)
+}
+
+// fetch reads a piece of weights and gives the number of the next, or -1.
+func (f *foresight) fetch(worker int, number int64, piece int) int {
+	i := number - f.first
+	if i < 0 || i >= int64(len(f.weights)) {
+		return piece // they are not known yet
+	}
+	w := f.weights[i]
+	from, to := span(worker+1, w.Rows, w.block)
+	quarter, count := (to-from)/4, max(1, pieceBytes/w.Stride)
+	at := piece * count
+	if at+count > quarter || 4*at*w.Stride >= aheadBytes {
+		return -1
+	}
+	f.kernels.Fetch(w.Span(from+at, to).Data, w.Stride, quarter*w.Stride, count, w.Stride)
+	return piece + 1
 }
