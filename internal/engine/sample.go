@@ -29,11 +29,11 @@ func Greedy(logits []float32) int {
 	return best
 }
 
-// CountNonFinite counts NaN and infinities, on the raw bits.
+// CountNonFinite counts NaN and infinities: what is not 0 when it is taken from itself.
 func CountNonFinite(x []float32) (n int) {
 	for ; len(x) >= 8; x = x[8:] {
 		v := (*[8]float32)(x)
-		if (v[0]-v[0])+(v[1]-v[1])+(v[2]-v[2])+(v[3]-v[3])+(v[4]-v[4])+(v[5]-v[5])+(v[6]-v[6])+(v[7]-v[7]) == 0 { // and not NaN
+		if (v[0]-v[0])+(v[1]-v[1])+(v[2]-v[2])+(v[3]-v[3])+(v[4]-v[4])+(v[5]-v[5])+(v[6]-v[6])+(v[7]-v[7]) == 0 {
 			continue // as a rule
 		}
 		for _, v := range v {

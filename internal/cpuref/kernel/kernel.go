@@ -53,9 +53,10 @@ type tiler struct {
 // the end of the one before it, and each four are far apart. gap, far, ldy and skip are bytes.
 type scoreKeysFunc func(k *float32, gap, far int, q *float32, heads, group, dim int, scale float32, y *float32, ldy, skip, n int)
 
-// weighFunc adds n rows of v, d floats of each, to count of the lanes of several weighted sums Σⱼ p[j]·v[j·ldv + i]. Row j belongs to lane j modulo 8; sum s has its weights
-// from p[s·ldp] on, and its lanes from lanes[s·ldl] on, 8·d in the order [d/8, 8, 8]. n is a positive multiple of 8, d one of the columns that the function does at
-// once. ldv, ldp and ldl are bytes, as is ahead: what lies so far after the values is asked of memory meanwhile, and need not exist.
+// weighFunc adds n rows of v, d floats of each, to count of the lanes of several weighted sums Σⱼ p[j]·v[j·ldv + i]. Row j belongs to lane j modulo 8;
+// sum s has its weights from p[s·ldp] on, and its lanes from lanes[s·ldl] on, 8·d in the order [d/8, 8, 8]. n is a positive multiple of 8, d one of the
+// columns that the function does at once. ldv, ldp and ldl are bytes, as is ahead: what lies so far after the values is asked of memory meanwhile, and
+// need not exist.
 type weighFunc func(v *float32, ldv int, p *float32, ldp, n int, lanes *float32, ldl, d, count, ahead int)
 
 // endSumFunc adds the last n < 8 rows to one such sum, and then its lanes: y[i], for d of them, a positive multiple of 8.
