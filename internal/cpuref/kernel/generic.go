@@ -199,9 +199,6 @@ func genericRead(p *byte, stride, n int, sum *float32) {
 	}
 }
 
-// blocks is n made a multiple of 8.
-func blocks(n int) int { return (n + lanes - 1) &^ (lanes - 1) }
-
 // widen reads len(dst) elements of type d from b, which has no alignment. scale is for int8 alone.
 func widen(dst []float64, d num.DType, b []byte, scale float32) {
 	b = b[:len(dst)*d.Size()]
