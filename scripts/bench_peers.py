@@ -392,12 +392,11 @@ def growth_table(result):
                    f"{r['cache_bytes_per_token'] / 1e6:.1f}", f"{100 * r['share_of_limit']:.0f} %"]
             more = r["bytes_per_token"] - decode[0]["bytes_per_token"]
             if more > 0:
-                grown = r["growth_seconds"]
-                row += [digits(1e3 * grown), digits(1e3 * grown / r["growth"]), f"{r['growth']:.2f}"]
+                row += [digits(1e3 * r["growth_seconds"]), f"{r['growth']:.2f}"]
             else:
-                row += ["–"] * 3
+                row += ["–"] * 2
             rows.append(row)
-    head = ["model", "stored", "context", "tok/s", "MB a token", "of it cache", "of limit", "ms more", "cache at limit, ms", "×"]
+    head = ["model", "stored", "context", "tok/s", "MB a token", "of it cache", "of limit", "ms more", "×"]
     return table(head, rows) if rows else "Not measured."
 
 
@@ -442,7 +441,7 @@ def page(result):
         text += [f"## Decode, {s['gen']} tokens after {c}", decode_table(result, c)]
     text += [f"## Prefill, {s['prompt']} tokens", prefill_table(result)]
     text += ["## Loading", "Until the first token can be fed, the file in the page cache, llmrun with its tokenizer if the model has one; and memory over the size of model.bin: llmrun's when it has loaded, and the most that was ever resident, with the KV cache and the prompt's activations. A peer's includes its Python.", load_table(result)]
-    text += ["## Longer contexts", "What a token costs more than at the first context, beside the time that its cache's bytes need at the read limit. The cache is filled with the prompt's keys and values over and over.", growth_table(result)]
+    text += ["## Longer contexts", "What a token costs more than at the first context, and how many times the time that its cache's bytes need at the read limit; both are medians of the rounds, each with its own limit. The cache is filled with the prompt's keys and values over and over.", growth_table(result)]
     for e in result["models"]:
         profiles = e.get("growth", {}).get("profile", [])
         for p in profiles[:1] + profiles[1:][-1:]:  # the shortest context, and the longest

@@ -19,7 +19,6 @@ const (
 	valueBlock  = 256                    // values that stay in a core's cache while all heads and tokens sum them
 	valueTokens = 6
 	columnBlock = 64
-	cacheBlock  = 384 << 10 // bytes of values that stay there for a single token
 )
 
 type scores struct {

@@ -57,11 +57,10 @@ func Open(o Options) *Backend {
 		err = fmt.Errorf("LLMRUN_CPU: %w", err)
 	}
 	b := &Backend{kernels: kernels, err: err}
-	b.foresight.kernels = kernels
 	for range o.Threads - 1 {
 		b.foresight.workers = append(b.foresight.workers, &reader{})
 	}
-	b.pool = newPool(o.Threads, b.foresight.read)
+	b.pool = newPool(o.Threads, b.readAhead)
 	return b
 }
 

@@ -47,8 +47,8 @@ func (b *Backend) contextOfOne(o *engine.Context, dest, v, p operand) {
 	}
 	*c = contextOfOne{Backend: b, o: o, v: v, p: p, keys: keys / lanes * lanes, lanes: lanes / share, sums: sums[:n]}
 	c.columns = blocks(blocks(width, threads/share), line) * line
-	const streams = 4 * lanes // rows: each lane has four streams of the same length
-	c.rows = max(1, min(cacheBlock/(4*4*c.lanes*c.columns), c.keys/4/streams)) * streams
+	const least = 4 * lanes // rows, so that each lane has four streams of the same length
+	c.rows = max(1, min(cacheBlock/(4*4*c.lanes*c.columns), c.keys/4/least)) * least
 	clear(c.sums)
 	b.pool.each(share*blocks(width, c.columns), o.Heads*keys*o.Dim, c)
 	for h := range o.Heads {

@@ -117,7 +117,7 @@ func TestTokenAlone(t *testing.T) {
 	for _, kernels := range kernel.Sets() {
 		for _, threads := range []int{1, 2, 3, 4, 6, 8} {
 			scores, context := run(kernels, threads, 1, q[a.Heads*a.Dim:], cache, last)
-			if !bytes.Equal(kernel.Bytes(scores), kernel.Bytes(wantScores)) || !bytes.Equal(kernel.Bytes(context), kernel.Bytes(wantContext)) {
+			if !bytes.Equal(num.Bytes(scores), num.Bytes(wantScores)) || !bytes.Equal(num.Bytes(context), num.Bytes(wantContext)) {
 				t.Errorf("%s kernels, %d threads: other bits alone than as the last of two", kernels.Name, threads)
 			}
 		}

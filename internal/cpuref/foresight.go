@@ -11,7 +11,6 @@ import (
 // foresight knows which weights come next, and has workers with nothing to do read them: small ops leave memory idle, and what a worker has read
 // waits in its cache. It changes no result.
 type foresight struct {
-	kernels *kernel.Set
 	workers []*reader
 	weights []foreseen   // of the pass's linear ops of one token, in their order
 	first   int64        // number of weights[0]
@@ -32,10 +31,8 @@ type reader struct {
 	busy   atomic.Bool // it may be reading
 }
 
-const (
-	aheadBytes = 384 << 10 // that a worker reads of the same weights at most: they are to stay in its core's second cache
-	pieceBytes = 4 << 10   // of each of four streams, before the worker looks for work again
-)
+// pieceBytes are what a worker reads in each of four streams, before it looks for work again.
+const pieceBytes = 4 << 10
 
 // Foresee is documented at engine.Foreseer.
 func (b *Backend) Foresee(ops []engine.Op) {
@@ -66,9 +63,10 @@ func (b *Backend) Foresee(ops []engine.Op) {
 	f.open.Store(len(f.weights) > 0)
 }
 
-// read reads a piece of what a worker will probably need, if there is one that it has not read. The caller takes the first block of weights, and the
+// readAhead reads a piece of what a worker will probably need, if there is one that it has not read. The caller takes the first block of weights, and the
 // workers those after it.
-func (f *foresight) read(worker int) {
+func (b *Backend) readAhead(worker int) {
+	f := &b.foresight
 	w, number := f.workers[worker], f.next.Load()
 	if w.number != number {
 		w.number, w.piece = number, 0
@@ -78,24 +76,23 @@ func (f *foresight) read(worker int) {
 	}
 	w.busy.Store(true)
 	if f.open.Load() { // and stays so while this worker is busy
-		w.piece = f.fetch(worker, number, w.piece)
+		w.piece = b.fetchAhead(worker, number-f.first, w.piece)
 	}
 	w.busy.Store(false)
 }
 
-// fetch reads a piece of weights and gives the number of the next, or -1.
-func (f *foresight) fetch(worker int, number int64, piece int) int {
-	i := number - f.first
-	if i < 0 || i >= int64(len(f.weights)) {
+// fetchAhead reads a piece of foreseen weights number i and gives the number of the next, or -1. A worker reads no more of them than stays in its core's cache.
+func (b *Backend) fetchAhead(worker int, i int64, piece int) int {
+	if i < 0 || i >= int64(len(b.foresight.weights)) {
 		return piece // they are not known yet
 	}
-	w := f.weights[i]
+	w := b.foresight.weights[i]
 	from, to := span(worker+1, w.Rows, w.block)
 	quarter, count := (to-from)/4, max(1, pieceBytes/w.Stride)
 	at := piece * count
-	if at+count > quarter || 4*at*w.Stride >= aheadBytes {
+	if at+count > quarter || 4*at*w.Stride >= cacheBlock {
 		return -1
 	}
-	f.kernels.Fetch(w.Span(from+at, to).Data, w.Stride, quarter*w.Stride, count, w.Stride)
+	b.kernels.Fetch(w.Span(from+at, to).Data, w.Stride, quarter*w.Stride, count, w.Stride)
 	return piece + 1
 }

@@ -55,16 +55,16 @@ func TestForesightEnds(t *testing.T) {
 		for range 2 {
 			for i, w := range b.foresight.workers {
 				pieces := 0
-				for b.foresight.read(i); w.piece > 0; b.foresight.read(i) {
+				for b.readAhead(i); w.piece > 0; b.readAhead(i) {
 					pieces++
 				}
-				if limit := aheadBytes / (4 * 4 * shape[1]); w.piece != -1 || pieces > limit+1 {
+				if limit := cacheBlock / (4 * 4 * shape[1]); w.piece != -1 || pieces > limit+1 {
 					t.Errorf("%v, worker %d: %d pieces", shape, i, pieces)
 				}
 			}
 			b.foresight.next.Add(1)
 		}
-		b.foresight.read(0)
+		b.readAhead(0)
 		if w := b.foresight.workers[0]; w.piece != 0 {
 			t.Errorf("%v: piece %d of weights beyond the last", shape, w.piece)
 		}

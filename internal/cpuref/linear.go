@@ -104,6 +104,9 @@ const (
 	tiles      = 24                // rows of weights that are whole tiles of the kernels, whatever their size
 )
 
+// cacheBlock is bytes that wait in a core's second cache until they are used.
+const cacheBlock = 384 << 10
+
 // cut says how many tokens and how many rows of weights are an item.
 func (p *pool) cut(rows int, w kernel.Matrix) (tokens, block int) {
 	if rows < 4 {

@@ -10,18 +10,14 @@ import (
 // Greedy is the id of the highest logit; among equals, the lowest id. The logits must be finite: see CountNonFinite.
 func Greedy(logits []float32) int {
 	best, most := 0, logits[0]
-	id := 0
-	for ; id+8 <= len(logits); id += 8 { // a vocabulary is long, and few of it are larger than all before
-		x := (*[8]float32)(logits[id:])
-		if x[0] > most || x[1] > most || x[2] > most || x[3] > most || x[4] > most || x[5] > most || x[6] > most || x[7] > most {
-			for i, v := range x {
-				if v > most {
-					best, most = id+i, v
-				}
+	for id := 0; id < len(logits); id++ {
+		if id+8 <= len(logits) { // few of a long vocabulary are larger than all before
+			x := (*[8]float32)(logits[id:])
+			if !(x[0] > most || x[1] > most || x[2] > most || x[3] > most || x[4] > most || x[5] > most || x[6] > most || x[7] > most) {
+				id += 7
+				continue
 			}
 		}
-	}
-	for ; id < len(logits); id++ {
 		if logits[id] > most {
 			best, most = id, logits[id]
 		}
@@ -31,21 +27,18 @@ func Greedy(logits []float32) int {
 
 // CountNonFinite counts NaN and infinities: what is not 0 when it is taken from itself.
 func CountNonFinite(x []float32) (n int) {
-	for ; len(x) >= 8; x = x[8:] {
-		v := (*[8]float32)(x)
-		if (v[0]-v[0])+(v[1]-v[1])+(v[2]-v[2])+(v[3]-v[3])+(v[4]-v[4])+(v[5]-v[5])+(v[6]-v[6])+(v[7]-v[7]) == 0 {
-			continue // as a rule
-		}
-		for _, v := range v {
-			if nonFinite(v) {
-				n++
+	for len(x) > 0 {
+		if len(x) >= 8 { // none, as a rule
+			v := (*[8]float32)(x)
+			if (v[0]-v[0])+(v[1]-v[1])+(v[2]-v[2])+(v[3]-v[3])+(v[4]-v[4])+(v[5]-v[5])+(v[6]-v[6])+(v[7]-v[7]) == 0 {
+				x = x[8:]
+				continue
 			}
 		}
-	}
-	for _, v := range x {
-		if nonFinite(v) {
+		if nonFinite(x[0]) {
 			n++
 		}
+		x = x[1:]
 	}
 	return n
 }

@@ -147,8 +147,8 @@ func PutFloat32(d DType, b []byte, i int, v float32) {
 
 // Float32s widens (or converts, for integers) the first len(dst) elements of b into dst.
 func Float32s(dst []float32, d DType, b []byte) {
-	if d == Float32 && len(dst) > 0 { // and the machine is little-endian too
-		copy(unsafe.Slice((*byte)(unsafe.Pointer(&dst[0])), 4*len(dst)), b[:4*len(dst)])
+	if d == Float32 {
+		copy(Bytes(dst), b[:4*len(dst)])
 		return
 	}
 	for i := range dst {
@@ -161,4 +161,9 @@ func PutFloat32s(d DType, b []byte, src []float32) {
 	for i, v := range src {
 		PutFloat32(d, b, i, v)
 	}
+}
+
+// Bytes is the memory of a, whose elements are little-endian as the machine is.
+func Bytes(a []float32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(a))), 4*len(a))
 }

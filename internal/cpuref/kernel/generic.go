@@ -168,13 +168,15 @@ func genericEndSum(v *float32, ldv int, p *float32, n int, y *float32, d int, ke
 	for i := range d {
 		var l [lanes]float32
 		for lane := range l {
-			product, sum := 0.0, float64(*move(kept, 4*(i/8*64+lane*8+i%8)))
+			l[lane] = *move(kept, 4*(i/8*64+lane*8+i%8))
+			if n == 0 {
+				continue
+			}
+			product := 0.0
 			if lane < n {
 				product = float64(*move(p, 4*lane)) * float64(*move(v, lane*ldv+4*i))
 			}
-			if l[lane] = float32(sum); n > 0 {
-				l[lane] = float32(plus(product, sum))
-			}
+			l[lane] = float32(plus(product, float64(l[lane])))
 		}
 		*move(y, 4*i) = stored(tree(&l))
 	}

@@ -63,7 +63,7 @@ func checkInt8(t *testing.T, s *Set, r *rand.Rand, kind, rows, n, cols int) {
 				t.Fatalf("%s: [%d %d]: want %x, got %x", what, m, i, want, got)
 			}
 		}
-		if m < rows-1 && !slices.Equal(Bytes(y.Data[m*y.Stride+n:][:gap]), slices.Repeat([]byte{guard}, 4*gap)) {
+		if m < rows-1 && !slices.Equal(num.Bytes(y.Data[m*y.Stride+n:][:gap]), slices.Repeat([]byte{guard}, 4*gap)) {
 			t.Fatalf("%s: row %d reaches beyond its end", what, m)
 		}
 	}

@@ -78,7 +78,7 @@ func (s *Set) Product(t *Temp, out, x Floats, rows int, w Matrix) {
 
 // Dot gives dot(a, b).
 func (s *Set) Dot(t *Temp, a, b []float32) float32 {
-	s.Product(t, Floats{t.four[:], 0}, Floats{b, 0}, 1, Matrix{Data: Bytes(a), Rows: 1, Cols: len(a)})
+	s.Product(t, Floats{t.four[:], 0}, Floats{b, 0}, 1, Matrix{Data: num.Bytes(a), Rows: 1, Cols: len(a)})
 	return t.four[0]
 }
 
@@ -201,11 +201,6 @@ func (t *Temp) tile(tiler *tiler, rows, weights, cols int, run func(m, n, k, col
 			}
 		}
 	}
-}
-
-// Bytes is the memory of a.
-func Bytes(a []float32) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(a))), 4*len(a))
 }
 
 // FloatsOf is the little-endian float32 values in b, which has no alignment. The machine is little-endian too.

@@ -6,23 +6,7 @@ import (
 	"llmrun/internal/num"
 )
 
-var dotTiles = [num.NumDTypes]dotTileFunc{num.Float32: dotTileF32, num.Float16: dotTileF16, num.BFloat16: dotTileBF16, num.Int8: dotTileI8}
-
-var avx2 = &Set{
-	Name:      "avx2",
-	dotRows:   [num.NumDTypes]dotRowsFunc{num.Float32: dotRowsF32, num.Float16: dotRowsF16, num.BFloat16: dotRowsBF16, num.Int8: dotRowsI8},
-	tilers:    []tiler{{4, 3, dotTiles, tileInt8}},
-	int8:      int8Funcs{rows: rowsInt8, magnitude: magnitude, quantize: quantize8, rescale: rescale},
-	scoreKeys: scoreKeys,
-	endSum:    endSum,
-	weigh:     []weigher{{3, 32, weighThree}, {2, 32, weighTwo}, {1, 64, weighOne}, {1, 8, weighEight}},
-	read:      readFour,
-	fetch:     fetch,
-	vector: vectorFuncs{
-		add: addVectors, mul: mulVectors, scale: scaleVector, divide: divideVector, normalize: normalize, rotate: rotate,
-		largest: largest, expSum: expSum, silu: silu8, geluTanh: geluTanh8, softCap: softCap8,
-	},
-}
+var avx2 = assembled.named("avx2")
 
 // avx512 has larger tiles, multiplies int8 with VNNI, and computes twice as many exponentials at a time; small products and all else are AVX2's. The tests
 // hold it to the plain set only on machines that have it: no emulator of it is at hand.
