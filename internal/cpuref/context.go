@@ -33,7 +33,12 @@ type contextOfOne struct {
 }
 
 func (b *Backend) contextOfOne(o *engine.Context, dest, v, p operand) {
-	const line = 16 // floats that memory gives at once, and two lanes of eight columns
+	const (
+		line  = 16        // floats that memory gives at once, and two lanes of eight columns
+		least = 4 * lanes // rows of a block, so that each lane has four streams of the same length
+		few   = 3 * least // rows of a block that takes longer to begin and to end than it is worth
+		many  = 8         // blocks: while the first comes nothing is summed, and while the last is summed nothing comes
+	)
 	c, threads, group := &b.now.contextOfOne, len(b.pool.work), o.Heads/o.KVHeads
 	_, keys, _ := o.Keys(o.Pass())
 	share := 1
@@ -47,8 +52,8 @@ func (b *Backend) contextOfOne(o *engine.Context, dest, v, p operand) {
 	}
 	*c = contextOfOne{Backend: b, o: o, v: v, p: p, keys: keys / lanes * lanes, lanes: lanes / share, sums: sums[:n]}
 	c.columns = blocks(blocks(width, threads/share), line) * line
-	const least = 4 * lanes // rows, so that each lane has four streams of the same length
-	c.rows = max(1, min(cacheBlock/(4*4*c.lanes*c.columns), c.keys/4/least)) * least
+	times := max(1, min(many, c.keys/few), blocks(4*c.keys*c.lanes/lanes*c.columns, cacheBlock))
+	c.rows = blocks(c.keys, times*least) * least // no block is longer than the one before it, which asks for as much
 	clear(c.sums)
 	b.pool.each(share*blocks(width, c.columns), o.Heads*keys*o.Dim, c)
 	for h := range o.Heads {

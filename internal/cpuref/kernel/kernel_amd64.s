@@ -6066,7 +6066,7 @@ fetch_line:
 	MOVBLZX (DI)(CX*1), R10
 	MOVBLZX (R8)(CX*1), R10
 	MOVBLZX (R9)(CX*1), R10
-	ADDQ    $0x40, CX
+	ADDQ    $0x20, CX
 	CMPQ    CX, BX
 	JLT     fetch_line
 	ADDQ    AX, SI

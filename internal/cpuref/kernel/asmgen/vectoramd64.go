@@ -186,7 +186,8 @@ func readFour() {
 	end()
 }
 
-// fetch reads 4·n rows of bytes, a byte of each line of memory, those of four streams in turn.
+// fetch reads 4·n rows of bytes, two bytes of each line of memory, those of four streams in turn. With one byte of each it takes a quarter longer:
+// memory looks less far ahead then.
 func fetch() {
 	TEXT("fetch", NOSPLIT, "func(p *byte, near, far, n, bytes int)")
 	Doc("fetch: see fetchFunc.")
@@ -199,7 +200,7 @@ func fetch() {
 	for _, p := range stream {
 		MOVBLZX(at(p, i, 1, 0), GP32())
 	}
-	ADDQ(Imm(64), i)
+	ADDQ(Imm(32), i)
 	CMPQ(i, bytes)
 	JLT(LabelRef("fetch_line"))
 	for _, p := range stream {
