@@ -132,7 +132,7 @@ dotRowsF32_next:
 	RET
 
 // func dotRowsF16(w *byte, near int, far int, scale *float32, x *float32, k int, y *float32, skip int, n int, lanes *float32, mode int)
-// Requires: AVX, F16C, FMA3
+// Requires: AVX, F16C, FMA3, MMX+
 TEXT ·dotRowsF16(SB), NOSPLIT, $0-88
 	MOVQ w+0(FP), AX
 	MOVQ far+16(FP), CX
@@ -145,6 +145,10 @@ TEXT ·dotRowsF16(SB), NOSPLIT, $0-88
 	MOVQ k+40(FP), R9
 	MOVQ y+48(FP), R10
 	MOVQ skip+56(FP), R11
+	XORQ R13, R13
+	CMPQ R9, $0x00000a00
+	JL   dotRowsF16_row
+	MOVQ $0x00000400, R13
 
 dotRowsF16_row:
 	MOVQ   mode+80(FP), R12
@@ -165,10 +169,15 @@ dotRowsF16_continue:
 
 dotRowsF16_sum:
 	XORQ R12, R12
-	LEAQ -32(R9), R13
+	LEAQ -32(R9), R14
 	JMP  dotRowsF16_long_test
 
 dotRowsF16_long:
+	LEAQ        (R12)(R13*1), R15
+	PREFETCHT1  (AX)(R15*2)
+	PREFETCHT1  (DX)(R15*2)
+	PREFETCHT1  (BX)(R15*2)
+	PREFETCHT1  (CX)(R15*2)
 	VMOVUPS     (R8)(R12*4), Y4
 	VCVTPH2PS   (AX)(R12*2), Y5
 	VFMADD231PS Y4, Y5, Y0
@@ -208,11 +217,16 @@ dotRowsF16_long:
 	ADDQ        $0x20, R12
 
 dotRowsF16_long_test:
-	CMPQ R12, R13
+	CMPQ R12, R14
 	JLE  dotRowsF16_long
 	JMP  dotRowsF16_short_test
 
 dotRowsF16_short:
+	LEAQ        (R12)(R13*1), R14
+	PREFETCHT1  (AX)(R14*2)
+	PREFETCHT1  (DX)(R14*2)
+	PREFETCHT1  (BX)(R14*2)
+	PREFETCHT1  (CX)(R14*2)
 	VMOVUPS     (R8)(R12*4), Y4
 	VCVTPH2PS   (AX)(R12*2), Y5
 	VFMADD231PS Y4, Y5, Y0
@@ -276,7 +290,7 @@ dotRowsF16_next:
 	RET
 
 // func dotRowsBF16(w *byte, near int, far int, scale *float32, x *float32, k int, y *float32, skip int, n int, lanes *float32, mode int)
-// Requires: AVX, AVX2, FMA3
+// Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·dotRowsBF16(SB), NOSPLIT, $0-88
 	MOVQ w+0(FP), AX
 	MOVQ far+16(FP), CX
@@ -289,6 +303,10 @@ TEXT ·dotRowsBF16(SB), NOSPLIT, $0-88
 	MOVQ k+40(FP), R9
 	MOVQ y+48(FP), R10
 	MOVQ skip+56(FP), R11
+	XORQ R13, R13
+	CMPQ R9, $0x00000a00
+	JL   dotRowsBF16_row
+	MOVQ $0x00000400, R13
 
 dotRowsBF16_row:
 	MOVQ   mode+80(FP), R12
@@ -309,10 +327,15 @@ dotRowsBF16_continue:
 
 dotRowsBF16_sum:
 	XORQ R12, R12
-	LEAQ -32(R9), R13
+	LEAQ -32(R9), R14
 	JMP  dotRowsBF16_long_test
 
 dotRowsBF16_long:
+	LEAQ        (R12)(R13*1), R15
+	PREFETCHT1  (AX)(R15*2)
+	PREFETCHT1  (DX)(R15*2)
+	PREFETCHT1  (BX)(R15*2)
+	PREFETCHT1  (CX)(R15*2)
 	VMOVUPS     (R8)(R12*4), Y4
 	VPMOVZXWD   (AX)(R12*2), Y5
 	VPSLLD      $0x10, Y5, Y5
@@ -368,11 +391,16 @@ dotRowsBF16_long:
 	ADDQ        $0x20, R12
 
 dotRowsBF16_long_test:
-	CMPQ R12, R13
+	CMPQ R12, R14
 	JLE  dotRowsBF16_long
 	JMP  dotRowsBF16_short_test
 
 dotRowsBF16_short:
+	LEAQ        (R12)(R13*1), R14
+	PREFETCHT1  (AX)(R14*2)
+	PREFETCHT1  (DX)(R14*2)
+	PREFETCHT1  (BX)(R14*2)
+	PREFETCHT1  (CX)(R14*2)
 	VMOVUPS     (R8)(R12*4), Y4
 	VPMOVZXWD   (AX)(R12*2), Y5
 	VPSLLD      $0x10, Y5, Y5
