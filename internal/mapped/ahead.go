@@ -26,6 +26,9 @@ func (f *File) ReadAhead(ctx context.Context, show func(done, total int64)) erro
 	done, total := int64(0), int64(0)
 	for _, p := range cold {
 		total += int64(p.size)
+		// Single pages that have been used already would keep the system from reading the piece into large ones, from which it comes to the processor up to
+		// a tenth faster.
+		f.drop(p)
 	}
 	buffer := make([]byte, piece)
 	for _, p := range cold {

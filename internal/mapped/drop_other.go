@@ -1,0 +1,5 @@
+//go:build unix && !linux
+
+package mapped
+
+func (f *File) drop(span) {}

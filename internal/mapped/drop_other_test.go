@@ -1,7 +1,0 @@
-//go:build !linux
-
-package mapped
-
-import "testing"
-
-func (f *File) drop(*testing.T) {}
