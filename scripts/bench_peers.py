@@ -16,6 +16,7 @@ load     until the first token can be fed; the file is in the page cache, where 
 import argparse
 import importlib.metadata
 import importlib.util
+import itertools
 import json
 import os
 import platform
@@ -219,18 +220,18 @@ def prepare(model, args, left_out):
                 model["failed"]["llama.cpp"], model["gguf"] = f"no GGUF file: {why}", None
             else:
                 part.rename(model["gguf"])
+
+
+def into_page_cache(model):
+    """As a machine has it that was started since the files were made. What was written, or was forgotten for want of memory and read again here and there, lies
+    in smaller pages than what was read at once, and is read up to a tenth more slowly from them."""
     for file in filter(None, [model["directory"] / "model.bin", model["gguf"]]):
-        into_page_cache(file)
-
-
-def into_page_cache(file):
-    """As a machine has it that was started since the file was made: what was read lies in larger pages than what was written, and is read faster from them."""
-    with open(file, "rb") as f:
-        if hasattr(os, "posix_fadvise"):
-            os.fsync(f.fileno())
-            os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        while f.read(1 << 24):
-            pass
+        with open(file, "rb") as f:
+            if hasattr(os, "posix_fadvise"):
+                os.fsync(f.fileno())
+                os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            while f.read(1 << 24):
+                pass
 
 
 def run(args):
@@ -251,15 +252,15 @@ def run(args):
         "settings": {"prompt": args.prompt, "gen": args.gen, "contexts": args.context, "rounds": args.rounds, "threads": args.threads},
         "models": [],
     }
-    jobs = []
     for model in models:
         prepare(model, args, left_out)
         entry = {"name": model["name"], "stored": model["stored"], "file_bytes": model["file_bytes"], "ids": model["ids"], "failed": model["failed"], "runs": []}
         result["models"].append(entry)
-        jobs += [(model, entry, threads) for threads in args.threads]
     for r in range(args.rounds):
-        for model, entry, threads in jobs:
-            for program in programs[r % len(programs) :] + programs[: r % len(programs)]:
+        turn = programs[r % len(programs) :] + programs[: r % len(programs)]
+        for model, entry in zip(models, result["models"]):
+            into_page_cache(model)
+            for threads, program in itertools.product(args.threads, turn):
                 if program in entry["failed"]:
                     continue
                 try:
@@ -277,6 +278,7 @@ def run(args):
         save(args, result)
     for model, entry in zip(models, result["models"]):
         if args.growth:
+            into_page_cache(model)
             entry["growth"], _ = llmrun(args, model["directory"], max(args.threads), repeat=args.rounds, prompt=args.prompt, gen=args.gen, context=args.growth, profile=True)
             print(f"contexts: {entry['name']} {entry['stored']}", file=sys.stderr, flush=True)
             save(args, result)

@@ -142,59 +142,6 @@ func BenchmarkTiles(b *testing.B) {
 	}
 }
 
-// The cache of BenchmarkKeys and BenchmarkValues, and some numbers of query heads to each of its KV heads. Qwen2.5-0.5B has 2 of 64 with 7 each,
-// SmolLM2-135M 3 of 64 with 3 each.
-const (
-	kvHeads, headDim = 3, 64
-	kvWidth          = kvHeads * headDim
-	benchKeys        = 4096 // positions
-)
-
-var benchGroups = []int{1, 2, 3, 4, 7}
-
-// BenchmarkKeys multiplies one token's queries by a long cache of keys.
-func BenchmarkKeys(b *testing.B) {
-	data := coldData(num.Float32)
-	for _, group := range benchGroups {
-		q, y := make([]float32, group*kvWidth), make([]float32, kvHeads*group*benchKeys)
-		fill(rand.New(rand.NewPCG(6, 10)), 0, q)
-		for _, s := range Sets() {
-			b.Run(fmt.Sprintf("%d heads/%s", group, s.Name), func(b *testing.B) {
-				cold(b, data, benchKeys*kvWidth*4, func(at int) {
-					k := Matrix{Data: data[at:], Rows: benchKeys, Cols: kvWidth, Stride: 4 * kvWidth}
-					s.Scores(Floats{y, benchKeys}, q, k, kvHeads, group, headDim, 0.125)
-				})
-			})
-		}
-	}
-}
-
-// BenchmarkValues sums a long cache of values with the weights of one token.
-func BenchmarkValues(b *testing.B) {
-	data := coldData(num.Float32)
-	p := make([]float32, benchKeys)
-	fill(rand.New(rand.NewPCG(6, 11)), 0, p)
-	for _, group := range benchGroups {
-		part := make([]float32, lanes*group*kvWidth)
-		for _, s := range Sets() {
-			b.Run(fmt.Sprintf("%d heads/%s", group, s.Name), func(b *testing.B) {
-				const block = 512 // as the backend's
-				cold(b, data, benchKeys*kvWidth*4, func(at int) {
-					s.Fetch(data[at:], 4*kvWidth, block/4*4*kvWidth, block/4, 4*kvWidth)
-					for j := 0; j < benchKeys; j += block {
-						ahead := min(block, benchKeys-block-j)
-						for h := range kvHeads {
-							sums := Floats{part[h*group*lanes*headDim:], lanes * headDim}
-							v := Floats{FloatsOf(data[at+4*(j*kvWidth+h*headDim):]), kvWidth}
-							s.Weigh(sums, Floats{p[j:], 0}, group, v, block, headDim, 0, lanes, ahead)
-						}
-					}
-				})
-			})
-		}
-	}
-}
-
 // BenchmarkVectors works in a core's cache: 1,024 elements. It reports the time of one, and the bytes of a result and of one operand for comparison with
 // what memory gives.
 func BenchmarkVectors(b *testing.B) {
