@@ -22,22 +22,6 @@ func (r reading) item(s *scratch, i int) {
 	s.floats(0, 1)[0] = r.kernels.Read(r.data[i*each:][:each])
 }
 
-// floatBuffer is n small numbers, in memory as the backend has it.
-func floatBuffer(b *testing.B, backend *Backend, n int) (engine.Buffer, []byte) {
-	buffer, err := backend.NewBuffer(num.Float32, n)
-	if err != nil {
-		b.Fatal(err)
-	}
-	data, err := buffer.Host()
-	if err != nil {
-		b.Fatal(err)
-	}
-	for i, f := 0, kernel.FloatsOf(data); i < n; i++ {
-		f[i] = float32(i%251)/251 - 0.5
-	}
-	return buffer, data
-}
-
 // BenchmarkAttention measures a token's attention over caches that come from memory, in turn with the reading of as many bytes. It reports what part of
 // its speed Scores and Context reach, and how many times as long as the reading of keys and values all three ops take: bench's growth. How fast memory
 // is changes, and with it what is best, so time alone says little.
@@ -63,22 +47,29 @@ func BenchmarkAttention(b *testing.B) {
 
 func benchAttention(b *testing.B, backend *Backend, a engine.Attention, keys int) {
 	const beyondCaches = 96 << 20
-	buffer := func(n int) engine.Buffer {
-		x, _ := floatBuffer(b, backend, n)
+	newBuffer := func(n int) engine.Buffer {
+		x, err := backend.NewBuffer(num.Float32, n)
+		if err != nil {
+			b.Fatal(err)
+		}
+		values := kernel.FloatsOf(x.(*buffer).data)
+		for i := range values {
+			values[i] = float32(i%251)/251 - 0.5
+		}
 		return x
 	}
 	bytes := 4 * keys * a.KVHeads * a.Dim // of keys, and of values
-	q, x, p, out := buffer(a.Heads*a.Dim), buffer(a.Heads*keys), buffer(a.Heads*keys), buffer(a.Heads*a.Dim)
+	q, x, p, out := newBuffer(a.Heads*a.Dim), newBuffer(a.Heads*keys), newBuffer(a.Heads*keys), newBuffer(a.Heads*a.Dim)
 	place := engine.Place{In: &engine.Pass{Step: 2, Rows: 1, Pos: keys - 1, Span: engine.Span{Decode: true}}}
 	var layers [][3]engine.Op
 	for range beyondCaches/(2*bytes) + 1 {
 		layers = append(layers, [3]engine.Op{
-			&engine.Scores{Place: place, Attention: a, Out: x, Q: engine.View{Buffer: q, Stride: a.Heads * a.Dim}, K: buffer(bytes / 4), Scale: 0.1},
+			&engine.Scores{Place: place, Attention: a, Out: x, Q: engine.View{Buffer: q, Stride: a.Heads * a.Dim}, K: newBuffer(bytes / 4), Scale: 0.1},
 			&engine.Softmax{Place: place, Attention: a, Out: p, X: x},
-			&engine.Context{Place: place, Attention: a, Out: out, P: p, V: buffer(bytes / 4)},
+			&engine.Context{Place: place, Attention: a, Out: out, P: p, V: newBuffer(bytes / 4)},
 		})
 	}
-	_, other := floatBuffer(b, backend, (beyondCaches+bytes)/4)
+	other := newBuffer((beyondCaches + bytes) / 4).(*buffer).data
 	var op [3]time.Duration
 	var read time.Duration
 	at := 0
